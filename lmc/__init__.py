@@ -1,0 +1,3 @@
+"""lmc: a compiler for LM programs."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Constraints as automata over bytes; knows no IR and no model."""

@@ -1,0 +1,82 @@
+"""The parameters of model calls, shared by the language, the IR, plans and the runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from lmc.errors import UsageError
+
+__all__ = ["SELECT_METHODS", "GenParams"]
+
+SELECT_METHODS = ("token_length_normalized",)
+
+
+@dataclass(frozen=True, slots=True)
+class GenParams:
+    """How one `gen` generates.
+
+    Attributes:
+        max_tokens: most tokens to generate; 0 generates nothing.
+        stop: strings that end the text; the first to appear does, and is left out.
+        temperature: 0 is greedy; above, logits are divided by it before drawing.
+        top_p: keep the fewest most likely tokens whose probabilities reach it.
+        top_k: keep this many most likely tokens; 0 or -1 keeps all.
+        ignore_eos: the model's end tokens are never chosen.
+        seed: overrides the seed of the run for this gen.
+        regex: the whole text must match, in the sense of `re.fullmatch`.
+        jump_forward: take tokens that the constraint forces without asking the model.
+
+    Raises:
+        UsageError: a value is out of its range.
+    """
+
+    max_tokens: int = 128
+    stop: tuple[str, ...] = ()
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    ignore_eos: bool = False
+    seed: int | None = None
+    regex: str | None = None
+    jump_forward: bool = True
+
+    def __post_init__(self) -> None:
+        def refuse(problem: str, hint: str) -> None:
+            raise UsageError(problem, hint=hint)
+
+        for name in ("max_tokens", "top_k", "seed"):
+            value = getattr(self, name)
+            if (isinstance(value, bool) or not isinstance(value, int)) and not (
+                name == "seed" and value is None
+            ):
+                refuse(f"{name} is {value!r}, must be an integer", f"give {name}= an int")
+        for name in ("temperature", "top_p"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                refuse(f"{name} is {value!r}, must be a number", f"give {name}= a number")
+        if self.max_tokens < 0:
+            refuse(f"max_tokens is {self.max_tokens}", "give 0 or more")
+        if not 0 <= self.temperature < float("inf"):
+            refuse(f"temperature is {self.temperature}", "give 0 (greedy) or a positive number")
+        if not 0 < self.top_p <= 1:
+            refuse(f"top_p is {self.top_p}", "give a number above 0 and up to 1")
+        if self.top_k < -1:
+            refuse(f"top_k is {self.top_k}", "give a positive integer, or 0 for all tokens")
+        if not all(isinstance(s, str) for s in self.stop):
+            refuse(f"stop is {self.stop!r}", "give a string or a list of strings")
+        if "" in self.stop:
+            refuse("stop holds an empty string", "it would end every text at once; leave it out")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken, so that `draw` has no influence."""
+        return self.temperature == 0 or self.top_k == 1
+
+    def non_default(self) -> dict[str, object]:
+        """The fields that differ from their defaults, in declared order."""
+        return {
+            f.name: value
+            for f in dataclasses.fields(self)
+            if (value := getattr(self, f.name)) != f.default
+        }

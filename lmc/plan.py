@@ -1,0 +1,392 @@
+"""The plan: the only door between the compiler and the runtime. Data only, JSON both ways.
+
+A plan is instructions over numbered registers. A register is set once in a row's life; an
+instruction runs as soon as the registers it reads are set, so the order of a block is only a
+preference. `Block`s nest: the last instruction of a block is an `If`, a `Resume` or a `Ret`.
+
+Eager mode speaks the same language: each primitive becomes one instruction, handed to the runtime
+at the moment it is met. So there is one meaning for both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar
+
+from lmc.errors import Location, PlanError
+from lmc.params import GenParams
+
+__all__ = [
+    "PLAN_VERSION",
+    "Block",
+    "Compute",
+    "Const",
+    "Extend",
+    "Gen",
+    "If",
+    "Instr",
+    "MakeList",
+    "Operand",
+    "Pack",
+    "Param",
+    "Plan",
+    "Prefill",
+    "Reg",
+    "Release",
+    "Resume",
+    "Ret",
+    "Role",
+    "Select",
+    "Start",
+    "operand_registers",
+]
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reg:
+    """A register, by number."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A constant operand: a text, a number, a truth value or None."""
+
+    value: str | int | float | bool | None
+
+
+Operand = Reg | Const
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instr:
+    """Base of all instructions; `at` is the line of the user's program it came from."""
+
+    op: ClassVar[str]
+    at: Location | None = None
+
+    def reads(self) -> Iterator[int]:
+        """The registers that must be set before this can run."""
+        for f in dataclasses.fields(self):
+            if not f.name.startswith("into"):
+                yield from operand_registers(getattr(self, f.name))
+
+    def writes(self) -> Iterator[int]:
+        """The registers that this sets."""
+        for f in dataclasses.fields(self):
+            if f.name.startswith("into"):
+                yield from operand_registers(getattr(self, f.name))
+
+
+def operand_registers(value: object) -> Iterator[int]:
+    """Every register index that occurs in an operand or a tuple of operands."""
+    if isinstance(value, Reg):
+        yield value.index
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from operand_registers(item)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start(Instr):
+    """The empty prompt state."""
+
+    op: ClassVar[str] = "start"
+    into: Reg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extend(Instr):
+    """The state with `parts` appended, as plain text (never special tokens)."""
+
+    op: ClassVar[str] = "extend"
+    into: Reg
+    state: Reg
+    parts: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role(Instr):
+    """Begin or end a chat message of `role`; `edge` is "begin" or "end"."""
+
+    op: ClassVar[str] = "role"
+    into: Reg
+    state: Reg
+    role: str
+    edge: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gen(Instr):
+    """A model call: the longer state and the text that was generated.
+
+    `draw` numbers the model calls of a program in program order: the key of its random numbers.
+    `constraint` indexes `Plan.constraints`, or is None.
+    """
+
+    op: ClassVar[str] = "gen"
+    into: Reg
+    into_text: Reg
+    state: Reg
+    name: str
+    params: GenParams
+    draw: int
+    constraint: int | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Select(Instr):
+    """A model call: the most likely of `choices`, by mean log-probability of its tokens."""
+
+    op: ClassVar[str] = "select"
+    into: Reg
+    into_text: Reg
+    state: Reg
+    name: str
+    choices: tuple[Operand, ...]
+    method: str
+    draw: int
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute(Instr):
+    """A pure function of `lmc.textops.PURE`."""
+
+    op: ClassVar[str] = "compute"
+    into: Reg
+    fn: str
+    args: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeList(Instr):
+    """A list of the given items."""
+
+    op: ClassVar[str] = "list"
+    into: Reg
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack(Instr):
+    """A Python structure, `template`, whose leaves `{"$": n}` are replaced by `items[n]`.
+
+    The template is JSON text in which dictionaries are written `{"dict": [[key, value], ...]}`,
+    tuples `{"tuple": [...]}` and lists as arrays.
+    """
+
+    op: ClassVar[str] = "pack"
+    into: Reg
+    template: str
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill(Instr):
+    """Compute the KV of a state that several model calls share, as far as its tokens are settled.
+
+    Advice: it never changes what any other instruction gives.
+    """
+
+    op: ClassVar[str] = "prefill"
+    into: Reg
+    state: Reg
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release(Instr):
+    """The state is not used again: what only it holds of the KV cache may be dropped first."""
+
+    op: ClassVar[str] = "release"
+    state: Reg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class If(Instr):
+    """Go on in one of two blocks."""
+
+    op: ClassVar[str] = "if"
+    condition: Operand
+    then: Block
+    orelse: Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume(Instr):
+    """Run the rest of the program eagerly, replaying it with the results of its model calls.
+
+    `calls` holds, per model call made so far in program order, its (state, text) registers.
+    """
+
+    op: ClassVar[str] = "resume"
+    calls: tuple[tuple[Operand, Operand], ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ret(Instr):
+    """The end: the final state, the named variables, and what the function returned."""
+
+    op: ClassVar[str] = "ret"
+    state: Reg
+    names: tuple[str, ...]
+    values: tuple[Operand, ...]
+    value: Operand = Const(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Instructions in preferred order; nested blocks may read the registers of outer ones."""
+
+    instrs: tuple[Instr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One symbolic leaf of the arguments: `path` leads to it, as in `("choices", 0)`."""
+
+    path: tuple[str | int, ...]
+    into: Reg
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compiled program.
+
+    Attributes:
+        name: of the program.
+        params: the texts that a row supplies, and their registers.
+        static: JSON text of the arguments that were known when the program was compiled; a row
+            must agree with them. Texts in it are replaced by null.
+        registers: how many a row has.
+        body: what each row does.
+        constraints: automata as `lmc.constraints` writes them to JSON, each once.
+        source: file and line of the function, for messages.
+        level: optimization level it was compiled at.
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    static: str
+    registers: int
+    body: Block
+    constraints: tuple[dict[str, Any], ...] = ()
+    source: Location | None = None
+    level: int = 2
+    version: int = field(default=PLAN_VERSION)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values, read back by `from_json`."""
+        encoded = _encode(self)
+        assert isinstance(encoded, dict)
+        return encoded
+
+    @staticmethod
+    def from_json(data: object) -> Plan:
+        """Read what `to_json` wrote.
+
+        Raises:
+            PlanError: the data is damaged or of another version.
+        """
+        if not isinstance(data, dict) or "version" not in data:
+            raise PlanError("this is not a plan")
+        if data["version"] != PLAN_VERSION:
+            raise PlanError(
+                f"the plan has version {data['version']}, this lmc reads {PLAN_VERSION}",
+                hint="compile the program again with this lmc",
+            )
+        try:
+            plan = _decode(Plan, data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PlanError(f"the plan is damaged: {error}") from error
+        assert isinstance(plan, Plan)
+        return plan
+
+
+_INSTRS: dict[str, type[Instr]] = {
+    cls.op: cls
+    for cls in (
+        Start, Extend, Role, Gen, Select, Compute, MakeList, Pack, Prefill, Release, If, Resume, Ret
+    )
+}
+
+
+def _encode(value: object) -> object:
+    if isinstance(value, Reg):
+        return {"r": value.index}
+    if isinstance(value, Const):
+        return {"c": value.value}
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    if isinstance(value, GenParams):
+        return {k: _encode(v) for k, v in value.non_default().items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        held = {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"op": value.op, **held} if isinstance(value, Instr) else held
+    return value
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _decode(wanted: Any, data: Any) -> Any:  # noqa: ANN401 - follows the type it is given
+    origin = typing.get_origin(wanted)
+    if wanted is Any:
+        return data
+    if origin in (typing.Union, types.UnionType):
+        if data is None:
+            return None
+        options = [o for o in typing.get_args(wanted) if o is not type(None)]
+        if set(options) == {Reg, Const}:
+            return Reg(int(data["r"])) if "r" in data else Const(data["c"])
+        if all(o in (str, int, float, bool) for o in options):
+            if not isinstance(data, tuple(options)):
+                raise TypeError(f"{data!r} is none of {options}")
+            return data
+        return _decode(options[0], data)
+    if origin is tuple:
+        args = typing.get_args(wanted)
+        if not isinstance(data, list):
+            raise TypeError(f"expected a list, found {data!r}")
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_decode(args[0], item) for item in data)
+        return tuple(_decode(a, item) for a, item in zip(args, data, strict=True))
+    if origin is dict:
+        return dict(data)
+    if wanted is Reg:
+        return Reg(int(data["r"]))
+    if wanted is Const:
+        return Const(data["c"])
+    if wanted is Instr:
+        cls = _INSTRS[data["op"]]
+        return cls(**_fields(cls, {k: v for k, v in data.items() if k != "op"}))
+    if wanted is GenParams:
+        return GenParams(**_fields(GenParams, data))
+    if dataclasses.is_dataclass(wanted):
+        assert isinstance(wanted, type)
+        return wanted(**_fields(wanted, data))
+    if wanted is int and (isinstance(data, bool) or not isinstance(data, int)):
+        raise TypeError(f"expected an integer, found {data!r}")
+    if wanted is float:
+        return float(data)
+    if not isinstance(data, wanted):
+        raise TypeError(f"expected {wanted.__name__}, found {data!r}")
+    return data
+
+
+def _fields(cls: type, data: dict[str, Any]) -> dict[str, Any]:
+    hints = _hints(cls)
+    return {k: _decode(hints[k], v) for k, v in data.items()}

@@ -1,0 +1,1 @@
+"""The runtime: runs plans on a radix-cached, continuously batched engine. Knows no graphs."""

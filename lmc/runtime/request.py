@@ -1,0 +1,237 @@
+"""What the parts of the runtime say to each other. Plain data, no tensors.
+
+    executor --Request--> engine/scheduler --Step--> model runner --Outcome--> scheduler --Result-->
+
+Token keys
+    Inside the runtime a sequence is an int64 array of *keys*, `2 * token + made`, where `made` is 1
+    for tokens that a model call made (generated, forced, selected) and 0 for tokens of a span. A
+    runner may compute the two kinds with different kernels, so that the KV entry of a position is
+    a function of the keys up to it and of nothing else: neither of the batch, nor of how a prompt
+    was cut into chunks, nor of what was cached. The radix cache stores keys.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lmc.params import GenParams
+
+__all__ = [
+    "Constraint",
+    "Finish",
+    "GenRequest",
+    "GenResult",
+    "IntArray",
+    "KeyArray",
+    "MaskArray",
+    "Outcome",
+    "PrefillRequest",
+    "Request",
+    "Runner",
+    "Sampling",
+    "ScoreRequest",
+    "ScoreResult",
+    "Segment",
+    "Step",
+    "keys_of",
+    "tokens_of",
+]
+
+KeyArray = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.int32]
+MaskArray = npt.NDArray[np.bool_]
+
+
+def keys_of(tokens: npt.ArrayLike, *, made: bool) -> KeyArray:
+    """Token ids as keys."""
+    return np.asarray(tokens, dtype=np.int64) * 2 + int(made)
+
+
+def tokens_of(keys: KeyArray) -> KeyArray:
+    """The token ids of keys."""
+    return keys >> 1
+
+
+class Finish(enum.StrEnum):
+    """Why a gen ended."""
+
+    STOP = "stop"  # a stop string
+    EOS = "eos"  # an end token of the model
+    LENGTH = "length"  # max_tokens, or the end of the model's context
+    CONSTRAINT = "constraint"  # matched, and nothing can follow
+    CANCELLED = "cancelled"
+
+
+class Constraint(Protocol):
+    """A request's place in its automaton (`lmc.constraints` makes them)."""
+
+    def mask(self) -> MaskArray:
+        """Which tokens may come next, shape (vocabulary,); end tokens where matched."""
+
+    def advance(self, token: int) -> None:
+        """Take an allowed token; raises ValueError for any other."""
+
+    def forced(self) -> list[int]:
+        """Tokens that must come next, by the tokenizer's own segmentation; may be empty."""
+
+    def is_complete(self) -> bool:
+        """Whether the text so far matches: the end token is allowed."""
+
+    def is_finished(self) -> bool:
+        """Whether the text so far matches and nothing can follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw one token. The random numbers depend on these fields and `position` alone."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    row: int = 0
+    draw: int = 0
+
+
+@dataclass(slots=True)
+class Request:
+    """Something to be computed after a prompt. Subclasses say what.
+
+    Attributes:
+        keys: the prompt, int64 keys, at least one.
+        priority: requests with a smaller one run first; ties go to the longer cached prefix.
+        arrival: set by the engine, in order of submission.
+    """
+
+    keys: KeyArray
+    priority: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class GenRequest(Request):
+    """Generate after the prompt."""
+
+    params: GenParams = field(default_factory=GenParams)
+    sampling: Sampling = field(default_factory=Sampling)
+    constraint: Constraint | None = None
+
+
+@dataclass(slots=True)
+class ScoreRequest(Request):
+    """Log-probabilities of several continuations of one prompt, each a list of token ids."""
+
+    continuations: list[list[int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PrefillRequest(Request):
+    """Only put the prompt's KV into the cache."""
+
+
+@dataclass(slots=True)
+class GenResult:
+    """What a gen gave.
+
+    Attributes:
+        tokens: all tokens that were made, the end token left out.
+        kept: how many leading tokens belong to the state; the rest was cut at a stop string.
+        text: what the variable holds.
+        rest: the part of `text` after the kept tokens; it begins the next span.
+        finish: why it ended.
+        stop: the stop string that ended it, or None.
+        logprobs: of each token of `tokens` that was sampled, in nats; NaN for forced ones.
+        cached_tokens, prompt_tokens, forced_tokens: counts of this request.
+    """
+
+    tokens: list[int]
+    kept: int
+    text: str
+    rest: str
+    finish: Finish
+    stop: str | None = None
+    logprobs: list[float] = field(default_factory=list)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    forced_tokens: int = 0
+
+
+@dataclass(slots=True)
+class ScoreResult:
+    """Log-probabilities, in nats, of each token of each continuation."""
+
+    logprobs: list[list[float]]
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive tokens of one sequence to compute in a step.
+
+    Attributes:
+        tokens: int32, shape (n,), n at least 1.
+        start: position of the first of them.
+        slots: int32, shape (start + n,): the KV slot of every position up to the last; the last n
+            are written in this step, the others hold the context. Contexts may lie in segments of
+            the same step: a runner stores the new keys and values of all segments before any
+            attention of the layer.
+        made: whether these are tokens that a model call made (see the module's text).
+        sample: draw the token after the last one, or None.
+        position: how many tokens the gen has made so far: the counter of the random draw.
+        mask: allowed tokens for that draw, bool (vocabulary,), or None for all.
+        banned: token ids that may not be drawn (`ignore_eos`).
+        targets: for row i of the segment, token ids whose log-probabilities after that row are
+            wanted; empty, or one tuple per row.
+    """
+
+    tokens: IntArray
+    start: int
+    slots: IntArray
+    made: bool = False
+    sample: Sampling | None = None
+    position: int = 0
+    mask: MaskArray | None = None
+    banned: tuple[int, ...] = ()
+    targets: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass over a flat batch of segments."""
+
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step gave, one entry per segment.
+
+    Attributes:
+        tokens: the sampled token, or -1 where none was asked for.
+        logprobs: log-probability of the sampled token under the distribution before temperature,
+            filters and masks, in nats; 0.0 where none was asked for.
+        scores: like `Segment.targets`, their log-probabilities.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    scores: tuple[tuple[tuple[float, ...], ...], ...]
+
+
+class Runner(Protocol):
+    """Computes steps and decides nothing: the device's side of the engine."""
+
+    vocab_size: int
+    context_length: int
+    kv_tokens: int
+
+    def run(self, step: Step) -> Outcome:
+        """Compute one step."""
+
+    def close(self) -> None:
+        """Free the device's memory."""
