@@ -1,0 +1,152 @@
+"""A prompt state at run time: settled tokens, the open span of text after them, and chat roles.
+
+Contexts are values: every method gives a new one, so a fork is a second use. The text between two
+model outputs is one span; it is kept as text until a model call needs it, then tokenized as a
+whole (`settle`). Tokens that the model made are never merged with what follows.
+
+Costs       extend O(pieces); settle O(tokens), once per context, however many forks use it.
+Not here    rendering of chat templates (`chat`), tokenization itself (`tokenizer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from lmc.errors import RunError
+from lmc.runtime.request import GenResult, KeyArray, keys_of
+
+__all__ = ["Context", "SpanTokenizer", "Template"]
+
+_NO_KEYS: KeyArray = np.empty(0, dtype=np.int64)
+
+
+class SpanTokenizer(Protocol):
+    """What a context needs of a tokenizer."""
+
+    @property
+    def bos_id(self) -> int | None: ...
+
+    @property
+    def eos_ids(self) -> frozenset[int]: ...
+
+    def encode_markup(self, pieces: Sequence[tuple[str, bool]], *, first: bool) -> list[int]: ...
+
+
+class Template(Protocol):
+    """What a context needs of a chat template: the markup around a message's content."""
+
+    def begin(self, history: tuple[str, ...], role: str) -> str: ...
+
+    def end(self, history: tuple[str, ...]) -> str: ...
+
+
+class _Rope:
+    """Text as a chain of additions, shared by all contexts that continue it."""
+
+    __slots__ = ("added", "before")
+
+    def __init__(self, before: _Rope | None, added: str) -> None:
+        self.before = before
+        self.added = added
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        rope: _Rope | None = self
+        while rope is not None:
+            parts.append(rope.added)
+            rope = rope.before
+        return "".join(reversed(parts))
+
+
+class Context:
+    """A prompt state. `roles` are those of the messages begun so far; `inside` one is open."""
+
+    __slots__ = ("_rope", "_settled", "inside", "keys", "pieces", "roles")
+
+    def __init__(
+        self,
+        keys: KeyArray = _NO_KEYS,
+        pieces: tuple[tuple[str, bool], ...] = (),
+        roles: tuple[str, ...] = (),
+        inside: bool = False,
+        rope: _Rope | None = None,
+    ) -> None:
+        self.keys = keys
+        self.pieces = pieces
+        self.roles = roles
+        self.inside = inside
+        self._rope = rope
+        self._settled: Context | None = None
+
+    @property
+    def text(self) -> str:
+        """All text so far, the template's markup included."""
+        return str(self._rope) if self._rope else ""
+
+    def extend(self, text: str, *, markup: bool = False) -> Context:
+        """With `text` appended; special tokens are recognized in markup only."""
+        if not text:
+            return self
+        return Context(
+            self.keys,
+            (*self.pieces, (text, markup)),
+            self.roles,
+            self.inside,
+            _Rope(self._rope, text),
+        )
+
+    def role(self, role: str, edge: str, template: Template) -> Context:
+        """With a message of `role` begun or ended, as the chat template writes it."""
+        if edge == "begin":
+            began = self.extend(template.begin(self.roles, role), markup=True)
+            return Context(began.keys, began.pieces, (*self.roles, role), True, began._rope)
+        ended = self.extend(template.end(self.roles), markup=True)
+        return Context(ended.keys, ended.pieces, self.roles, False, ended._rope)
+
+    def settle(self, tokenizer: SpanTokenizer) -> Context:
+        """With the open span tokenized, ready for a model call: at least one key, no pieces.
+
+        Raises:
+            RunError: nothing was written yet and the model has no token to begin with.
+        """
+        if not self.pieces and len(self.keys):
+            return self
+        if self._settled is None:
+            tokens = tokenizer.encode_markup(self.pieces, first=not len(self.keys))
+            if not tokens and not len(self.keys):
+                first = tokenizer.bos_id
+                if first is None:
+                    first = min(tokenizer.eos_ids, default=None)
+                if first is None:
+                    raise RunError(
+                        "the prompt is empty and the model has no token to begin with",
+                        hint="append some text before the first model call",
+                    )
+                tokens = [first]
+            keys = np.concatenate((self.keys, keys_of(tokens, made=False)))
+            self._settled = Context(keys, (), self.roles, self.inside, self._rope)
+        return self._settled
+
+    def after_gen(self, result: GenResult) -> Context:
+        """This settled context with what a gen made; text cut inside a token opens a span."""
+        made = keys_of(result.tokens[: result.kept], made=True)
+        return Context(
+            np.concatenate((self.keys, made)),
+            ((result.rest, False),) if result.rest else (),
+            self.roles,
+            self.inside,
+            _Rope(self._rope, result.text) if result.text else self._rope,
+        )
+
+    def after_choice(self, tokens: Sequence[int], text: str) -> Context:
+        """This settled context with a selected choice."""
+        return Context(
+            np.concatenate((self.keys, keys_of(tokens, made=True))),
+            (),
+            self.roles,
+            self.inside,
+            _Rope(self._rope, text) if text else self._rope,
+        )

@@ -1,0 +1,273 @@
+"""What each plan instruction does: one function an op, called when its registers are set.
+
+`HANDLERS` maps the op of an instruction to its function. To add an instruction, add a class to
+`lmc.plan` and a function here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lmc import plan as p
+from lmc.errors import LmcError, PlanError, RunError
+from lmc.runtime.context import Context
+from lmc.runtime.request import (
+    Finish,
+    GenRequest,
+    GenResult,
+    PrefillRequest,
+    Sampling,
+    ScoreRequest,
+    ScoreResult,
+)
+from lmc.runtime.results import CallMeta, KnownCall, RowResult
+from lmc.textops import PURE
+
+if TYPE_CHECKING:
+    from lmc.runtime.executor import Executor, Row
+
+__all__ = ["HANDLERS", "Failure", "Unset"]
+
+
+class _UnsetType:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "Unset"
+
+
+Unset = _UnsetType()
+"""What a register holds before it is set."""
+
+
+class Failure:
+    """What a register holds when its instruction, or one it depends on, failed."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: LmcError) -> None:
+        self.error = error
+
+
+def _value(row: Row, operand: p.Operand) -> Any:  # noqa: ANN401 - a register holds any value
+    return row.regs[operand.index] if isinstance(operand, p.Reg) else operand.value
+
+
+def _start(executor: Executor, row: Row, instr: p.Start) -> None:
+    executor.set(row, instr.into.index, Context())
+
+
+def _extend(executor: Executor, row: Row, instr: p.Extend) -> None:
+    text = "".join([_value(row, part) for part in instr.parts])
+    executor.set(row, instr.into.index, row.regs[instr.state.index].extend(text))
+
+
+def _role(executor: Executor, row: Row, instr: p.Role) -> None:
+    state: Context = row.regs[instr.state.index]
+    executor.set(row, instr.into.index, state.role(instr.role, instr.edge, executor.target.template))
+
+
+def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
+    state: Context = row.regs[instr.state.index].settle(executor.target.tokenizer)
+    params = instr.params
+    constraint = None
+    if instr.constraint is not None:
+        constraint = executor.target.matcher(row.constraints[instr.constraint])
+    request = GenRequest(
+        keys=state.keys,
+        priority=(row.order, instr.priority),
+        params=params,
+        sampling=Sampling(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            seed=row.seed if params.seed is None else params.seed,
+            row=row.index,
+            draw=instr.draw,
+        ),
+        constraint=constraint,
+    )
+
+    def done(result: Any) -> None:  # noqa: ANN401 - a GenResult or an error
+        row.handles.discard(handle)
+        if isinstance(result, LmcError):
+            failure = Failure(result.at(instr.at))
+            executor.set(row, instr.into.index, failure)
+            executor.set(row, instr.into_text.index, failure)
+            return
+        assert isinstance(result, GenResult), "a gen request gives a GenResult"
+        if not row.finished:
+            row.meta[instr.into_text.index] = CallMeta.of_gen(result)
+        executor.set(row, instr.into.index, state.after_gen(result))
+        executor.set(row, instr.into_text.index, result.text)
+
+    handle = None
+    handle = _submit(executor, row, request, done)
+
+
+def _select(executor: Executor, row: Row, instr: p.Select) -> None:
+    tokenizer = executor.target.tokenizer
+    state: Context = row.regs[instr.state.index].settle(tokenizer)
+    choices = list(dict.fromkeys(_value(row, choice) for choice in instr.choices))
+    tokens = [tokenizer.encode(choice, first=False) for choice in choices]
+    if not choices or not all(tokens):
+        raise RunError(
+            f"select({instr.name!r}) has no choices or an empty one",
+            hint="every choice must be a text of at least one character",
+        )
+    request = ScoreRequest(
+        keys=state.keys, priority=(row.order, instr.priority), continuations=tokens
+    )
+
+    def done(result: Any) -> None:  # noqa: ANN401 - a ScoreResult or an error
+        row.handles.discard(handle)
+        if isinstance(result, LmcError):
+            failure = Failure(result.at(instr.at))
+            executor.set(row, instr.into.index, failure)
+            executor.set(row, instr.into_text.index, failure)
+            return
+        assert isinstance(result, ScoreResult), "a score request gives a ScoreResult"
+        means = [math.fsum(scores) / len(scores) for scores in result.logprobs]
+        best = max(range(len(means)), key=means.__getitem__)  # the first of equals
+        if not row.finished:
+            row.meta[instr.into_text.index] = CallMeta.of_select(
+                result, dict(zip(choices, means, strict=True)), tokens[best]
+            )
+        executor.set(row, instr.into.index, state.after_choice(tokens[best], choices[best]))
+        executor.set(row, instr.into_text.index, choices[best])
+
+    handle = None
+    handle = _submit(executor, row, request, done)
+
+
+def _submit(executor: Executor, row: Row, request: Any, done: Callable[[Any], None]) -> Any:  # noqa: ANN401 - the engine's own handle
+    """Submit a request; its handle stays with the row until it is done."""
+    finished = False
+
+    def once(result: Any) -> None:  # noqa: ANN401
+        nonlocal finished
+        finished = True
+        done(result)
+
+    handle = executor.core.submit(request, once)
+    if not finished:
+        row.handles.add(handle)
+    return handle
+
+
+def _prefill(executor: Executor, row: Row, instr: p.Prefill) -> None:
+    state: Context = row.regs[instr.state.index]
+    executor.set(row, instr.into.index, state)
+    settled = state.settle(executor.target.tokenizer)
+    # The last tokens of an open span may merge with what follows: their KV would be of no use.
+    keys = settled.keys[: -UNSETTLED_TOKENS or None] if state.pieces else settled.keys
+    if len(keys) < MIN_PREFILL_TOKENS or not executor.target.first_prefill(keys):
+        return
+    executor.core.submit(
+        PrefillRequest(keys=keys, priority=(row.order, instr.priority)), lambda _: None
+    )
+
+
+UNSETTLED_TOKENS = 2  # at the end of an open span; more may change, rarely, and cost little
+MIN_PREFILL_TOKENS = 8  # below that a request of its own costs more than it saves
+
+
+def _release(executor: Executor, row: Row, instr: p.Release) -> None:
+    executor.core.release(row.regs[instr.state.index].settle(executor.target.tokenizer).keys)
+
+
+def _compute(executor: Executor, row: Row, instr: p.Compute) -> None:
+    args = [_value(row, arg) for arg in instr.args]
+    try:
+        value = PURE[instr.fn].compute(*args)
+    except (IndexError, ValueError, TypeError) as error:
+        raise RunError(f"{instr.fn}: {error}") from error
+    executor.set(row, instr.into.index, value)
+
+
+def _list(executor: Executor, row: Row, instr: p.MakeList) -> None:
+    row.meta[instr.into.index] = [
+        row.meta.get(item.index) if isinstance(item, p.Reg) else None for item in instr.items
+    ]
+    executor.set(row, instr.into.index, [_value(row, item) for item in instr.items])
+
+
+def _pack(executor: Executor, row: Row, instr: p.Pack) -> None:
+    items = [_value(row, item) for item in instr.items]
+
+    def build(node: Any) -> Any:  # noqa: ANN401 - JSON
+        if isinstance(node, list):
+            return [build(item) for item in node]
+        if isinstance(node, dict):
+            if "$" in node:
+                return items[node["$"]]
+            if "tuple" in node:
+                return tuple(build(item) for item in node["tuple"])
+            return {build(key): build(item) for key, item in node["dict"]}
+        return node
+
+    executor.set(row, instr.into.index, build(json.loads(instr.template)))
+
+
+def _if(executor: Executor, row: Row, instr: p.If) -> None:
+    taken = instr.then if _value(row, instr.condition) else instr.orelse
+    executor.emit_block(row, taken)
+
+
+def _resume(executor: Executor, row: Row, instr: p.Resume) -> None:
+    if row.resume is None:
+        raise PlanError(
+            f"the rest of the program needs its source: {instr.reason or 'tracing ended here'}",
+            hint="run the .py file instead of the artifact",
+        )
+    executor.resume(
+        row,
+        [
+            KnownCall(
+                _value(row, state),
+                _value(row, text),
+                row.meta.get(text.index) if isinstance(text, p.Reg) else None,
+            )
+            for state, text in instr.calls
+        ],
+    )
+
+
+def _ret(executor: Executor, row: Row, instr: p.Ret) -> None:
+    result = RowResult()
+    for name, operand in zip(instr.names, instr.values, strict=True):
+        value = _value(row, operand)
+        if type(value) is Failure:
+            result.error = result.error or value.error
+            continue
+        result.variables[name] = value
+        if isinstance(operand, p.Reg) and operand.index in row.meta:
+            result.meta[name] = row.meta[operand.index]
+    state, value = row.regs[instr.state.index], _value(row, instr.value)
+    for held in (state, value):
+        if type(held) is Failure:
+            result.error = result.error or held.error
+    if isinstance(state, Context):
+        result.text = state.text
+    result.value = None if type(value) is Failure else value
+    executor.finish(row, result)
+
+
+HANDLERS: dict[str, Callable[..., None]] = {
+    "start": _start,
+    "extend": _extend,
+    "role": _role,
+    "gen": _gen,
+    "select": _select,
+    "prefill": _prefill,
+    "release": _release,
+    "compute": _compute,
+    "list": _list,
+    "pack": _pack,
+    "if": _if,
+    "resume": _resume,
+    "ret": _ret,
+}

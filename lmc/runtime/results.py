@@ -1,0 +1,87 @@
+"""What rows give: variables, text, and what is known about each model call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lmc.errors import LmcError
+from lmc.runtime.request import GenResult, ScoreResult
+
+if TYPE_CHECKING:
+    from lmc.runtime.context import Context
+
+__all__ = ["CallMeta", "KnownCall", "RowResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallMeta:
+    """Facts about one model call.
+
+    Attributes:
+        finish_reason: "stop", "eos", "length", "constraint" or "cancelled"; "select" for selects.
+        stop: the stop string that ended it, or None.
+        token_ids: the tokens that were made (for a select: of the choice taken).
+        prompt_tokens, cached_tokens: of the prompt, and how many of them the cache held.
+        completion_tokens: tokens made; `forced_tokens` of them without asking the model.
+        logprobs: of the tokens made, in nats; NaN for forced ones.
+        scores: per choice of a select, the mean log-probability of its tokens.
+    """
+
+    finish_reason: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    cached_tokens: int
+    stop: str | None = None
+    forced_tokens: int = 0
+    logprobs: tuple[float, ...] = ()
+    scores: dict[str, float] | None = None
+
+    @property
+    def completion_tokens(self) -> int:
+        """How many tokens were made."""
+        return len(self.token_ids)
+
+    @staticmethod
+    def of_gen(result: GenResult) -> CallMeta:
+        """The facts about a gen."""
+        return CallMeta(
+            finish_reason=str(result.finish),
+            token_ids=tuple(result.tokens),
+            prompt_tokens=result.prompt_tokens,
+            cached_tokens=result.cached_tokens,
+            stop=result.stop,
+            forced_tokens=result.forced_tokens,
+            logprobs=tuple(result.logprobs),
+        )
+
+    @staticmethod
+    def of_select(result: ScoreResult, scores: dict[str, float], tokens: list[int]) -> CallMeta:
+        """The facts about a select whose winner has `tokens`."""
+        return CallMeta(
+            finish_reason="select",
+            token_ids=tuple(tokens),
+            prompt_tokens=result.prompt_tokens,
+            cached_tokens=result.cached_tokens,
+            scores=scores,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCall:
+    """The result of a model call that a resumed program has made already."""
+
+    state: Context
+    text: str
+    meta: CallMeta | None
+
+
+@dataclass(slots=True)
+class RowResult:
+    """What a row gave: variables by name, their meta, the final text, the function's value."""
+
+    variables: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+    value: Any = None
+    error: LmcError | None = None

@@ -1,0 +1,90 @@
+"""What plans are bound to: an engine core with its tokenizer and chat template."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lmc.constraints.automaton import Automaton
+from lmc.constraints.tokens import TokenMatcher, Vocabulary
+from lmc.plan import Plan
+from lmc.runtime.chat import ChatTemplate
+from lmc.runtime.request import KeyArray
+from lmc.runtime.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from lmc.runtime.engine import EngineCore
+
+__all__ = ["Target"]
+
+REMEMBERED_PREFILLS = 256
+
+
+@dataclass
+class Target:
+    """An engine core, its tokenizer, its chat template, and the automata in use.
+
+    Automata and their token tables are made once per target and shared by all rows.
+    """
+
+    core: EngineCore
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    _vocabulary: Vocabulary | None = None
+    _automata: dict[str, Automaton] = field(default_factory=dict)
+    _plans: dict[int, tuple[Plan, list[Automaton]]] = field(default_factory=dict)
+    _matchers: dict[int, tuple[Automaton, TokenMatcher]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _prefills: dict[bytes, None] = field(default_factory=dict)
+
+    def first_prefill(self, keys: KeyArray) -> bool:
+        """Whether nobody asked for the KV of these keys lately; asks from now on."""
+        digest = keys.tobytes()
+        if digest in self._prefills:
+            return False
+        while len(self._prefills) >= REMEMBERED_PREFILLS:
+            self._prefills.pop(next(iter(self._prefills)))
+        self._prefills[digest] = None
+        return True
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The token table that constraints work on."""
+        if self._vocabulary is None:
+            tokenizer = self.tokenizer
+            self._vocabulary = Vocabulary(
+                tokenizer.token_bytes,
+                tokenizer.eos_ids,
+                lambda text: tokenizer.encode(text, first=False),
+            )
+        return self._vocabulary
+
+    def automata(self, plan: Plan) -> list[Automaton]:
+        """The automata of a plan, equal ones shared."""
+        with self._lock:
+            known = self._plans.get(id(plan))
+            if known is None:
+                if len(self._plans) > 1024:
+                    self._plans.clear()
+                made = []
+                for data in plan.constraints:
+                    key = json.dumps(data, sort_keys=True)
+                    if key not in self._automata:
+                        self._automata[key] = Automaton.from_json(data)
+                    made.append(self._automata[key])
+                known = self._plans[id(plan)] = (plan, made)
+            return list(known[1])
+
+    def matcher(self, automaton: Automaton) -> TokenMatcher:
+        """A fresh place at the beginning of an automaton.
+
+        Raises:
+            ConstraintError: no token sequence of the vocabulary spells a match.
+        """
+        known = self._matchers.get(id(automaton))
+        if known is None:
+            known = (automaton, TokenMatcher(automaton, self.vocabulary))
+            self._matchers[id(automaton)] = known
+        return known[1].fork()
