@@ -73,6 +73,11 @@ class GenParams:
         """Whether the most likely token is always taken, so that `draw` has no influence."""
         return self.temperature == 0 or self.top_k == 1
 
+    @property
+    def constraint(self) -> tuple[str, str] | None:
+        """The kind and source of the constraint, if there is one."""
+        return None if self.regex is None else ("regex", self.regex)
+
     def non_default(self) -> dict[str, object]:
         """The fields that differ from their defaults, in declared order."""
         return {

@@ -85,6 +85,7 @@ PURE: dict[str, PureFn] = {
     "text.contains": PureFn(("text", "text"), "bool", _contains),
     "text.startswith": PureFn(("text", "text"), "bool", str.startswith),
     "text.endswith": PureFn(("text", "text"), "bool", str.endswith),
+    "text.repr": PureFn(("text",), "text", repr),
     "text.isdigit": PureFn(("text",), "bool", str.isdigit),
     "text.nonempty": PureFn(("text",), "bool", bool),
     "int.add": PureFn(("int", "int"), "int", operator.add),

@@ -19,7 +19,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -68,7 +68,7 @@ class Row:
 
     __slots__ = (
         "constraints", "done", "error", "finished", "handles", "index", "meta", "order", "regs",
-        "resume", "seed", "waiters",
+        "resume", "seed", "value", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +92,7 @@ class Row:
         self.waiters: dict[int, list[_Pending]] = {}
         self.handles: set[Any] = set()
         self.finished = False
+        self.value: Any = None
         self.error: LmcError | None = None
 
 
@@ -426,10 +427,26 @@ class EagerRow:
             raise value.error
         return value
 
-    def fail(self, error: LmcError, result: RowResult) -> None:
-        """End the row with an error, keeping what `result` holds."""
-        result.error = error
-        self._post(lambda: self._executor.finish(self._row, result))
+    def give(self, value: object) -> None:
+        """Set what the function returned; before the final `Ret`."""
+        self._row.value = value
+
+    def fail(self, error: LmcError, names: Sequence[str], registers: Sequence[Reg]) -> None:
+        """End the row with an error; the variables that are known by then are kept."""
+        row = self._row
+        held = list(zip(names, registers, strict=True))
+
+        def run() -> None:
+            result = RowResult(error=error)
+            for name, reg in held:
+                value = row.regs[reg.index]
+                if value is not Unset and type(value) is not Failure:
+                    result.variables[name] = value
+                    if reg.index in row.meta:
+                        result.meta[name] = row.meta[reg.index]
+            self._executor.finish(row, result)
+
+        self._post(run)
 
     def _post(self, call: Callable[[], None], *, always: bool = False) -> None:
         size = self._next

@@ -252,7 +252,7 @@ def _ret(executor: Executor, row: Row, instr: p.Ret) -> None:
             result.error = result.error or held.error
     if isinstance(state, Context):
         result.text = state.text
-    result.value = None if type(value) is Failure else value
+    result.value = row.value if value is None or type(value) is Failure else value
     executor.finish(row, result)
 
 

@@ -1,0 +1,474 @@
+"""What a program may say: the prompt state, its forks, and the primitives appended to it.
+
+A `State` is a handle on an immutable prompt state: `s += x` makes a new state and moves the handle.
+It says what happens to a `Recorder`; the tracer and the eager runner are the two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NoReturn, Protocol
+
+from lmc.errors import LmcError, Location, UsageError
+from lmc.frontend.location import here
+from lmc.params import SELECT_METHODS, GenParams
+
+__all__ = [
+    "Forks", "GenExpr", "Recorder", "RoleExpr", "SelectExpr", "State", "assistant", "gen",
+    "select", "system", "user",
+]  # fmt: skip
+
+Ref = Any
+"""A recorder's own name for a state or a text: an IR value, or a register."""
+
+
+class Recorder(Protocol):
+    """What a program's primitives are told to."""
+
+    def extend(self, state: Ref, text: str, at: Location | None) -> Ref: ...
+
+    def role(self, state: Ref, role: str, edge: str, at: Location | None) -> Ref: ...
+
+    def gen(
+        self, state: Ref, name: str, params: GenParams, at: Location | None
+    ) -> tuple[Ref, Ref]: ...
+
+    def select(
+        self, state: Ref, name: str, choices: Sequence[str], method: str, at: Location | None
+    ) -> tuple[Ref, Ref]: ...
+
+    def read(self, ref: Ref) -> Any: ...
+
+    def known(self, value: object, what: str) -> Any:
+        """`value` where it must be known before the program runs; may end the trace."""
+
+
+# ------------------------------------------------------------------------------- primitives
+
+
+class Appendable:
+    """Something that can be appended to a state; `+` puts appendables and texts in a row."""
+
+    def __add__(self, other: object) -> Concat:
+        return Concat((self, *_items(other)))
+
+    def __radd__(self, other: object) -> Concat:
+        return Concat((*_items(other), self))
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Appendable):
+    """Several things to append, one after the other."""
+
+    items: tuple[object, ...]
+
+    def __add__(self, other: object) -> Concat:
+        return Concat((*self.items, *_items(other)))
+
+    def __radd__(self, other: object) -> Concat:
+        return Concat((*_items(other), *self.items))
+
+
+@dataclass(frozen=True, eq=False)
+class GenExpr(Appendable):
+    """A generation to append."""
+
+    name: str | None
+    params: GenParams
+    at: Location | None
+
+
+@dataclass(frozen=True, eq=False)
+class SelectExpr(Appendable):
+    """A choice to append."""
+
+    name: str | None
+    choices: tuple[str, ...]
+    method: str
+    at: Location | None
+
+
+@dataclass(frozen=True, eq=False)
+class RoleExpr(Appendable):
+    """A whole chat message to append."""
+
+    role: str
+    content: object
+    at: Location | None
+
+
+def gen(
+    name: str | None = None,
+    max_tokens: int = 128,
+    *,
+    stop: str | Sequence[str] | None = None,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    ignore_eos: bool = False,
+    seed: int | None = None,
+    regex: str | None = None,
+    jump_forward: bool = True,
+) -> GenExpr:
+    """A generation, to be appended to a state; its text becomes the variable `name`.
+
+    Args:
+        name: of the variable; one is made up if left out.
+        max_tokens: most tokens to generate; 0 generates nothing.
+        stop: a string, or several, that end the text; the one found is left out.
+        temperature: 0 takes the most likely token each time; above, tokens are drawn.
+        top_p: draw among the fewest tokens whose probabilities reach it.
+        top_k: draw among this many tokens; 0 for all.
+        ignore_eos: never end at the model's own end tokens.
+        seed: for this draw, instead of the seed of the run.
+        regex: the text matches it as a whole (`re.fullmatch`).
+        jump_forward: take tokens that the constraint forces without asking the model; the text is
+            the same either way.
+
+    Raises:
+        UsageError: a value is out of its range.
+    """
+    at = here()
+    try:
+        params = GenParams(
+            max_tokens=max_tokens,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            ignore_eos=ignore_eos,
+            seed=seed,
+            regex=regex,
+            jump_forward=jump_forward,
+        )
+    except LmcError as error:
+        raise error.at(at) from None
+    return GenExpr(_name(name, at), params, at)
+
+
+def select(
+    name: str | None = None,
+    choices: Sequence[str] | None = None,
+    *,
+    method: str = "token_length_normalized",
+) -> SelectExpr:
+    """The most likely of `choices`, to be appended to a state; it becomes the variable `name`.
+
+    Args:
+        name: of the variable; one is made up if left out.
+        choices: texts, at least one, none empty; equal ones count once.
+        method: "token_length_normalized", the mean log-probability of a choice's tokens.
+
+    Raises:
+        UsageError: there are no choices, or the method is unknown.
+    """
+    at = here()
+    if isinstance(choices, str) or not choices or not all(isinstance(c, str) for c in choices):
+        raise UsageError(
+            f"select() needs a list of texts to choose from, not {_shown(choices)}",
+            at,
+            hint='write select("answer", ["yes", "no"])',
+        )
+    if any(type(c) is str and not c for c in choices):
+        raise UsageError("select() has an empty choice", at, hint="leave it out")
+    if method not in SELECT_METHODS:
+        raise UsageError(
+            f"select() has no method {method!r}", at, hint=f"use {' or '.join(SELECT_METHODS)}"
+        )
+    return SelectExpr(_name(name, at), tuple(choices), method, at)
+
+
+def system(content: object) -> RoleExpr:
+    """A system message, to be appended to a state."""
+    return RoleExpr("system", content, here())
+
+
+def user(content: object) -> RoleExpr:
+    """A user message, to be appended to a state."""
+    return RoleExpr("user", content, here())
+
+
+def assistant(content: object) -> RoleExpr:
+    """An assistant message, to be appended to a state."""
+    return RoleExpr("assistant", content, here())
+
+
+def _name(name: object, at: Location | None) -> str | None:
+    if name is not None and (type(name) is not str or not name):
+        raise UsageError(
+            f"a variable's name must be a text, not {_shown(name)}", at, hint="name it first"
+        )
+    return name
+
+
+def _items(value: object) -> tuple[object, ...]:
+    return value.items if isinstance(value, Concat) else (value,)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# ------------------------------------------------------------------------------------ states
+
+
+class State:
+    """A prompt under construction. Programs get one as their first argument."""
+
+    def __init__(self, recorder: Recorder, ref: Ref) -> None:
+        self._recorder = recorder
+        self._ref = ref
+        self._variables: dict[str, Ref] = {}
+        self._role: str | None = None
+        self._closed: str | None = None
+        self._unnamed = 0
+
+    # -- appending
+    def __iadd__(self, item: object) -> State:
+        self._append(item, here())
+        return self
+
+    def extend(self, item: object) -> State:
+        """Append a text, a variable, a primitive, or a list of these."""
+        self._append(item, here())
+        return self
+
+    def _append(self, item: object, at: Location | None) -> None:
+        self._check_open(at)
+        if isinstance(item, str):
+            self._ref = self._recorder.extend(self._ref, item, at)
+        elif isinstance(item, GenExpr):
+            where = item.at or at
+            self._ref, text = self._recorder.gen(
+                self._ref, name := self._named(item.name, "gen"), item.params, where
+            )
+            self._variables[name] = text
+        elif isinstance(item, SelectExpr):
+            where = item.at or at
+            self._ref, text = self._recorder.select(
+                self._ref, name := self._named(item.name, "select"), item.choices, item.method, where
+            )
+            self._variables[name] = text
+        elif isinstance(item, RoleExpr):
+            with _Message(self, item.role, item.at or at):
+                self._append(item.content, item.at or at)
+        elif isinstance(item, Concat):
+            self._append_row(item, at)
+        elif isinstance(item, (list, tuple)):
+            for part in item:
+                self._append(part, at)
+        else:
+            raise UsageError(
+                f"{_shown(item)} cannot be appended to a prompt",
+                at,
+                hint="append a text, gen(), select(), a message, or a list of these; "
+                "write numbers as f-strings",
+            )
+
+    def _append_row(self, row: Concat, at: Location | None) -> None:
+        for item in row.items[:-1]:
+            if isinstance(item, GenExpr) and item.params.regex is not None:
+                raise UsageError(
+                    "a constrained gen() inside `+` would be joined with what follows",
+                    item.at or at,
+                    hint="append it in a statement of its own",
+                )
+        for item in row.items:
+            self._append(item, at)
+
+    def _named(self, name: str | None, kind: str) -> str:
+        if name is not None:
+            return name
+        self._unnamed += 1
+        return f"{kind}_{self._unnamed}"
+
+    # -- variables
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a text, or lists of them after join
+        if name not in self._variables:
+            known = ", ".join(self._variables) or "none yet"
+            raise UsageError(
+                f"there is no variable {name!r}", here(), hint=f"the variables are: {known}"
+            )
+        return self._read(self._variables[name])
+
+    def get(self, name: str, default: object = None) -> Any:  # noqa: ANN401 - as __getitem__
+        """The variable, or `default` where there is none of that name."""
+        return self[name] if name in self._variables else default
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._variables
+
+    def _read(self, ref: Ref) -> Any:  # noqa: ANN401 - as __getitem__
+        if isinstance(ref, list):
+            return [self._read(item) for item in ref]
+        try:
+            return self._recorder.read(ref)
+        except LmcError as error:
+            raise error.at(here()) from None
+
+    # -- forks
+    def fork(self, n: int = 1) -> Forks:
+        """`n` branches that go on from here, each on its own."""
+        at = here()
+        self._check_open(at)
+        n = self._recorder.known(n, "the number of branches")
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise UsageError(f"fork({_shown(n)}): a fork needs at least one branch", at)
+        return Forks(self, [self._copy() for _ in range(n)])
+
+    def copy(self) -> State:
+        """One branch that goes on from here, on its own."""
+        self._check_open(here())
+        return self._copy()
+
+    def _copy(self) -> State:
+        copy = State(self._recorder, self._ref)
+        copy._variables = dict(self._variables)
+        copy._role = self._role
+        copy._unnamed = self._unnamed
+        return copy
+
+    def __enter__(self) -> State:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    # -- messages
+    def system(self, content: object = None) -> _Message:
+        """A system message: with content, appended at once; without, a `with` block."""
+        return self._message("system", content)
+
+    def user(self, content: object = None) -> _Message:
+        """A user message: with content, appended at once; without, a `with` block."""
+        return self._message("user", content)
+
+    def assistant(self, content: object = None) -> _Message:
+        """An assistant message: with content, appended at once; without, a `with` block."""
+        return self._message("assistant", content)
+
+    def _message(self, role: str, content: object) -> _Message:
+        at = here()
+        message = _Message(self, role, at)
+        if content is not None:
+            with message:
+                self._append(content, at)
+        return message
+
+    def _check_open(self, at: Location | None) -> None:
+        if self._closed:
+            raise UsageError(
+                f"this branch ended with {self._closed}",
+                at,
+                hint="append to it before, or go on with the state it was forked from",
+            )
+
+    def __bool__(self) -> NoReturn:
+        raise UsageError(
+            "a prompt state has no truth value", here(), hint='read a variable, as in s["x"]'
+        )
+
+
+class _Message:
+    """A message of a chat, open inside its `with` block."""
+
+    def __init__(self, state: State, role: str, at: Location | None) -> None:
+        self._state = state
+        self._role = role
+        self._at = at
+
+    def __enter__(self) -> State:
+        state = self._state
+        state._check_open(self._at)
+        if state._role is not None:
+            raise UsageError(
+                f"a {self._role} message inside a {state._role} message",
+                self._at,
+                hint="end the first `with` block before the second begins",
+            )
+        state._ref = state._recorder.role(state._ref, self._role, "begin", self._at)
+        state._role = self._role
+        return state
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: object, __: TracebackType | None
+    ) -> None:
+        state = self._state
+        state._role = None
+        if kind is None or issubclass(kind, Exception):
+            state._ref = state._recorder.role(state._ref, self._role, "end", self._at)
+
+
+class Forks(Sequence[State]):
+    """The branches of a fork, until they are joined."""
+
+    def __init__(self, parent: State, branches: list[State]) -> None:
+        self._parent = parent
+        self._branches = branches
+        self._before = dict(parent._variables)
+
+    def __len__(self) -> int:
+        return len(self._branches)
+
+    def __getitem__(self, key: Any) -> Any:  # a branch, branches, or a variable of each
+        if isinstance(key, str):
+            return [branch[key] for branch in self._branches]
+        return self._branches[key]
+
+    def __iter__(self) -> Iterator[State]:
+        return iter(self._branches)
+
+    def __iadd__(self, item: object) -> Forks:
+        at = here()
+        if callable(item) and not isinstance(item, Appendable):
+            make: Callable[[int], object] = item
+            items = [make(i) for i in range(len(self._branches))]
+        elif isinstance(item, (list, tuple)):
+            if len(item) != len(self._branches):
+                raise UsageError(
+                    f"{len(item)} items for {len(self._branches)} branches",
+                    at,
+                    hint="give one item a branch, or a single one for all",
+                )
+            items = list(item)
+        else:
+            items = [item] * len(self._branches)
+        for branch, one in zip(self._branches, items, strict=True):
+            branch._append(one, at)
+        return self
+
+    def join(self) -> None:
+        """End the branches; each variable that they set becomes a list in the parent.
+
+        The list has one item a branch, in fork order.
+
+        Raises:
+            UsageError: they were joined before, or a variable is missing in some branch.
+        """
+        at = here()
+        for branch in self._branches:
+            branch._check_open(at)
+            if branch._role is not None:
+                raise UsageError(f"join() inside a {branch._role} message of a branch", at)
+        names = {
+            name: None
+            for branch in self._branches
+            for name, ref in branch._variables.items()
+            if name not in self._before or self._before[name] is not ref
+        }
+        for name in names:
+            missing = [i for i, b in enumerate(self._branches) if name not in b._variables]
+            if missing:
+                raise UsageError(
+                    f"join(): the variable {name!r} is missing in branch {missing[0]}",
+                    at,
+                    hint="set it in every branch, or read it from the branch itself",
+                )
+            self._parent._variables[name] = [b._variables[name] for b in self._branches]
+        for branch in self._branches:
+            branch._closed = f"join() at {at}" if at else "join()"
+
+

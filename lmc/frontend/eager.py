@@ -1,0 +1,213 @@
+"""Eager execution: runs a program on real values, each primitive handed over as it is met.
+
+This is what programs mean; compiled ones must give the same. A read of a variable waits for it,
+everything else goes on, so branches of a fork run side by side here too.
+
+The same code resumes a compiled program where its graph ended: the function runs from the start,
+and the model calls that the graph has made already give their known results at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from lmc.constraints import automaton_of
+from lmc.constraints.automaton import Automaton
+from lmc.errors import LmcError, Location, RunError
+from lmc.frontend.dsl import State
+from lmc.frontend.location import of_traceback
+from lmc.params import GenParams
+from lmc.plan import Const, Extend, Gen, Instr, MakeList, Operand, Reg, Ret, Role, Select, Start
+
+__all__ = ["Known", "Row", "constraint_automaton", "run_eagerly"]
+
+
+class Row(Protocol):
+    """A row of the runtime that takes one instruction at a time."""
+
+    def new_register(self) -> Reg: ...
+
+    def preset(self, value: object, meta: Any = None) -> Reg: ...  # noqa: ANN401 - the runtime's
+
+    def constraint(self, automaton: Automaton) -> int: ...
+
+    def emit(self, instr: Instr) -> None: ...
+
+    def read(self, reg: Reg) -> Any: ...  # noqa: ANN401 - a register holds any value
+
+    def give(self, value: object) -> None: ...
+
+    def fail(self, error: LmcError, names: Sequence[str], registers: Sequence[Reg]) -> None: ...
+
+
+class Known(Protocol):
+    """The result of a model call that was made before."""
+
+    @property
+    def state(self) -> Any: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def meta(self) -> Any: ...
+
+
+@functools.lru_cache(maxsize=1024)
+def constraint_automaton(kind: str, source: str) -> Automaton:
+    """The automaton of a constraint, made once."""
+    return automaton_of(kind, source)
+
+
+def run_eagerly(
+    function: Callable[..., object],
+    row: Row,
+    arguments: Mapping[str, object],
+    known: Sequence[Known] = (),
+    where: Location | None = None,
+) -> None:
+    """Run a program on `row` to its end; its result, or its error, is the row's.
+
+    Args:
+        function: takes a state and the arguments.
+        row: takes the instructions.
+        arguments: by name.
+        known: results of the first model calls, in program order.
+        where: file and line of the function.
+    """
+    recorder = _EagerRecorder(row, known)
+    start = row.new_register()
+    row.emit(Start(into=start, at=where))
+    state = State(recorder, start)
+    try:
+        value = function(state, **arguments)
+        if inspect.isawaitable(value) or inspect.isgenerator(value):
+            raise RunError(
+                "the program is a coroutine or a generator and did not run",
+                where,
+                hint="write it as an ordinary function",
+            )
+    except LmcError as error:
+        recorder.fail(state, error.at(of_traceback(error.__traceback__)))
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        wrapped = RunError(problem, of_traceback(error.__traceback__))
+        wrapped.__cause__ = error
+        recorder.fail(state, wrapped)
+    except BaseException:  # Ctrl-C and the like: nothing of the row may go on
+        recorder.fail(state, RunError("the program was interrupted", where))
+        raise
+    else:
+        recorder.finish(state, value, where)
+
+
+class _EagerRecorder:
+    """Turns each primitive into one plan instruction."""
+
+    def __init__(self, row: Row, known: Sequence[Known]) -> None:
+        self._row = row
+        self._known = known
+        self._calls = 0
+
+    def extend(self, state: Reg, text: str, at: Location | None) -> Reg:
+        if not text:
+            return state
+        into = self._row.new_register()
+        self._row.emit(Extend(into=into, state=state, parts=(Const(text),), at=at))
+        return into
+
+    def role(self, state: Reg, role: str, edge: str, at: Location | None) -> Reg:
+        into = self._row.new_register()
+        self._row.emit(Role(into=into, state=state, role=role, edge=edge, at=at))
+        return into
+
+    def gen(
+        self, state: Reg, name: str, params: GenParams, at: Location | None
+    ) -> tuple[Reg, Reg]:
+        draw, self._calls = self._calls, self._calls + 1
+        if draw < len(self._known):
+            return self._recall(draw)
+        constraint = None
+        if params.constraint is not None:
+            try:
+                automaton = constraint_automaton(*params.constraint)
+            except LmcError as error:
+                raise error.at(at) from None
+            constraint = self._row.constraint(automaton)
+        into, text = self._row.new_register(), self._row.new_register()
+        self._row.emit(
+            Gen(
+                into=into,
+                into_text=text,
+                state=state,
+                name=name,
+                params=params,
+                draw=draw,
+                constraint=constraint,
+                priority=draw,
+                at=at,
+            )
+        )
+        return into, text
+
+    def select(
+        self, state: Reg, name: str, choices: Sequence[str], method: str, at: Location | None
+    ) -> tuple[Reg, Reg]:
+        draw, self._calls = self._calls, self._calls + 1
+        if draw < len(self._known):
+            return self._recall(draw)
+        into, text = self._row.new_register(), self._row.new_register()
+        self._row.emit(
+            Select(
+                into=into,
+                into_text=text,
+                state=state,
+                name=name,
+                choices=tuple(Const(str(choice)) for choice in choices),
+                method=method,
+                draw=draw,
+                priority=draw,
+                at=at,
+            )
+        )
+        return into, text
+
+    def _recall(self, draw: int) -> tuple[Reg, Reg]:
+        known = self._known[draw]
+        return self._row.preset(known.state), self._row.preset(known.text, known.meta)
+
+    def read(self, ref: Reg) -> Any:  # noqa: ANN401 - a variable holds any value
+        return self._row.read(ref)
+
+    def known(self, value: object, what: str) -> Any:  # noqa: ANN401, ARG002 - all is known
+        return value
+
+    # ---------------------------------------------------------------------------- the end
+
+    def finish(self, state: State, value: object, at: Location | None) -> None:
+        names = tuple(state._variables)
+        self._row.give(value)
+        self._row.emit(
+            Ret(
+                state=state._ref,
+                names=names,
+                values=tuple(self._listed(state._variables[name], at) for name in names),
+                at=at,
+            )
+        )
+
+    def fail(self, state: State, error: LmcError) -> None:
+        names = [n for n, ref in state._variables.items() if isinstance(ref, Reg)]
+        self._row.fail(error, names, [state._variables[name] for name in names])
+
+    def _listed(self, ref: Any, at: Location | None) -> Operand:  # noqa: ANN401 - nested lists
+        if isinstance(ref, list):
+            into = self._row.new_register()
+            items = tuple(self._listed(item, at) for item in ref)
+            self._row.emit(MakeList(into=into, items=items, at=at))
+            return into
+        assert isinstance(ref, Reg), "a variable is a register or a list of them"
+        return ref
