@@ -1,0 +1,48 @@
+"""All ops of the IR, in one place. To add one, write a class and add it to `OPS`."""
+
+from __future__ import annotations
+
+from lmc.ir.core import Op
+from lmc.ir.ops.flow import If, Resume, Ret
+from lmc.ir.ops.lm import Extend, Gen, Prefill, Release, Role, Select, Start
+from lmc.ir.ops.text import PARTIAL, MakeList, Pack, Pure
+from lmc.textops import PURE
+
+__all__ = [
+    "MODEL_CALLS",
+    "OPS",
+    "PARTIAL",
+    "Extend",
+    "Gen",
+    "If",
+    "MakeList",
+    "Pack",
+    "Prefill",
+    "Pure",
+    "Release",
+    "Resume",
+    "Ret",
+    "Role",
+    "Select",
+    "Start",
+    "op_class",
+    "op_names",
+]
+
+OPS: tuple[type[Op], ...] = (
+    Start, Extend, Role, Gen, Select, Prefill, Release, Pure, MakeList, Pack, If, Resume, Ret,
+)  # fmt: skip
+
+MODEL_CALLS = (Gen, Select)
+
+_BY_NAME: dict[str, type[Op]] = {cls.op: cls for cls in OPS if cls is not Pure}
+
+
+def op_class(mnemonic: str) -> type[Op] | None:
+    """The class of the op with this name, or None."""
+    return Pure if mnemonic in PURE else _BY_NAME.get(mnemonic)
+
+
+def op_names() -> list[str]:
+    """All mnemonics, those of the pure functions too."""
+    return [*_BY_NAME, *PURE]

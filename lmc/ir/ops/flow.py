@@ -1,0 +1,76 @@
+"""Terminators: where a way of the program goes on or ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lmc.errors import IRError
+from lmc.ir.core import Const, Op, Operand, Region, Value, check_type
+from lmc.ir.types import BOOL, STATE, TEXT
+
+__all__ = ["If", "Resume", "Ret"]
+
+
+@dataclass(frozen=True)
+class If(Op):
+    """Go on in the first region if the condition holds, else in the second; neither comes back.
+
+    flow.if %c { ... } else { ... }
+    """
+
+    op: ClassVar[str] = "flow.if"
+    terminator: ClassVar[bool] = True
+    condition: Operand
+    then: Region
+    orelse: Region
+
+    def verify(self) -> None:
+        check_type(self, "the condition", self.condition, BOOL)
+
+
+@dataclass(frozen=True)
+class Resume(Op):
+    """Run the rest of the program eagerly, replaying it with the results of its model calls.
+
+    flow.resume (%s1, %a), (%s2, %b) {reason = "int() of a text"}
+
+    The pairs are the (state, text) of every model call made on this way, in program order.
+    """
+
+    op: ClassVar[str] = "flow.resume"
+    terminator: ClassVar[bool] = True
+    calls: tuple[tuple[Operand, Operand], ...] = ()
+    reason: str = ""
+
+    def verify(self) -> None:
+        for nth, (state, text) in enumerate(self.calls, 1):
+            check_type(self, f"the state of call {nth}", state, STATE)
+            check_type(self, f"the text of call {nth}", text, TEXT)
+
+
+@dataclass(frozen=True)
+class Ret(Op):
+    """The end: the final state, the named variables, and what the function returned, if anything.
+
+    ret %s2, {answer = %a, "with space" = %b}, %value
+    """
+
+    op: ClassVar[str] = "ret"
+    terminator: ClassVar[bool] = True
+    state: Value
+    names: tuple[str, ...] = ()
+    values: tuple[Operand, ...] = ()
+    value: Operand = Const(None)  # noqa: RUF009 - frozen
+
+    def verify(self) -> None:
+        check_type(self, "the state", self.state, STATE)
+        if len(self.names) != len(self.values):
+            raise IRError(f"ret: {len(self.names)} names for {len(self.values)} values")
+        for name in sorted({n for n in self.names if self.names.count(n) > 1}):
+            raise IRError(f"ret: the variable `{name}` is given twice")
+        for name, held in zip(self.names, self.values, strict=True):
+            if held.type == STATE:
+                raise IRError(f"ret: the variable `{name}` is a state, which no variable can hold")
+        if self.value.type == STATE:
+            raise IRError("ret: the value is a state, which no program can return")

@@ -1,0 +1,199 @@
+"""Ops on prompt states. A state is everything that the model has read so far."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, Self
+
+from lmc.errors import IRError, UsageError
+from lmc.ir.attributes import read_attribute, suggestion, written
+from lmc.ir.core import Effect, Op, Operand, Value, check_type
+from lmc.ir.types import STATE, TEXT, Type
+from lmc.params import SELECT_METHODS, GenParams
+
+__all__ = ["EDGES", "Extend", "Gen", "Prefill", "Release", "Role", "Select", "Start"]
+
+EDGES = ("begin", "end")
+
+
+@dataclass(frozen=True)
+class Start(Op):
+    """The state in which the model has read nothing.
+
+    %s0 = lm.start
+    """
+
+    op: ClassVar[str] = "lm.start"
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (STATE,)
+
+
+@dataclass(frozen=True)
+class Extend(Op):
+    """The state with texts appended, in order, as plain text (never special tokens).
+
+    %s1 = lm.extend %s0, "Essay: ", %essay
+    """
+
+    op: ClassVar[str] = "lm.extend"
+    state: Value
+    parts: tuple[Operand, ...]
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (STATE,)
+
+    def verify(self) -> None:
+        check_type(self, "the state", self.state, STATE)
+        for nth, part in enumerate(self.parts, 1):
+            check_type(self, f"part {nth}", part, TEXT)
+
+
+@dataclass(frozen=True)
+class Role(Op):
+    """The state with a chat message of `role` begun or ended.
+
+    %s1 = lm.role %s0 {role = "user", edge = "begin"}
+    """
+
+    op: ClassVar[str] = "lm.role"
+    state: Value
+    role: str
+    edge: str
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (STATE,)
+
+    def verify(self) -> None:
+        check_type(self, "the state", self.state, STATE)
+        if self.edge not in EDGES:
+            raise IRError(f'lm.role: edge must be "begin" or "end", found "{self.edge}"')
+
+
+@dataclass(frozen=True)
+class Gen(Op):
+    """A model call: the longer state, and the text that the model wrote.
+
+    %s1, %answer = lm.gen %s0 {name = "answer", max_tokens = 8, regex = "yes|no", draw = 2}
+
+    Pure even where it samples: `draw`, the number of the call in program order, is the key of its
+    random numbers, so no pass can mistake two samples for one. The attributes beside `name` and
+    `draw` are the fields of `GenParams` that differ from their defaults.
+    """
+
+    op: ClassVar[str] = "lm.gen"
+    state: Value
+    name: str
+    params: GenParams = GenParams()  # noqa: RUF009 - frozen
+    draw: int = 0
+
+    def attributes(self) -> dict[str, Any]:
+        held = {k: written(v) for k, v in self.params.non_default().items()}
+        return {"name": self.name, **held, **({"draw": self.draw} if self.draw else {})}
+
+    @classmethod
+    def read(cls, operands: list[Any], attributes: dict[str, Any]) -> Self:
+        known = {f.name: f for f in fields(GenParams)}
+        own = {k: v for k, v in attributes.items() if k in ("name", "draw")}
+        held: dict[str, Any] = {}
+        for name, value in attributes.items():
+            if name in known:
+                held[name] = read_attribute(f"lm.gen: {name}", str(known[name].type), value)
+            elif name not in own:
+                hint = suggestion(name, ["name", *known, "draw"])
+                raise IRError(f"lm.gen: there is no attribute `{name}`", hint=hint)
+        try:
+            params = GenParams(**held)
+        except UsageError as error:
+            raise IRError(f"lm.gen: {error.problem}", hint=error.hint) from error
+        return super().read(operands, {**own, "params": params})
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (STATE, TEXT)
+
+    def result_hints(self) -> tuple[str, ...]:
+        return ("", self.name)
+
+    def verify(self) -> None:
+        check_type(self, "the state", self.state, STATE)
+        if self.draw < 0:
+            raise IRError(f"lm.gen: draw is {self.draw}, must be 0 or more")
+
+
+@dataclass(frozen=True)
+class Select(Op):
+    """A model call: the state longer by the most likely of the choices, and that choice.
+
+    %s1, %related = lm.select %s0, "yes", "no" {name = "related"}
+
+    Never random: `draw` only numbers the call.
+    """
+
+    op: ClassVar[str] = "lm.select"
+    state: Value
+    choices: tuple[Operand, ...]
+    name: str
+    method: str = SELECT_METHODS[0]
+    draw: int = 0
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (STATE, TEXT)
+
+    def result_hints(self) -> tuple[str, ...]:
+        return ("", self.name)
+
+    def verify(self) -> None:
+        check_type(self, "the state", self.state, STATE)
+        for nth, choice in enumerate(self.choices, 1):
+            check_type(self, f"choice {nth}", choice, TEXT)
+        if not self.choices:
+            raise IRError("lm.select: there are no choices", hint="give at least one text")
+        if self.method not in SELECT_METHODS:
+            raise IRError(
+                f"lm.select: there is no method `{self.method}`",
+                hint=suggestion(self.method, SELECT_METHODS),
+            )
+        if self.draw < 0:
+            raise IRError(f"lm.select: draw is {self.draw}, must be 0 or more")
+
+
+@dataclass(frozen=True)
+class Prefill(Op):
+    """The same state, with the advice to compute its KV now because several calls share it.
+
+    %s1 = lm.prefill %s0
+
+    Computed are the tokens that later text cannot change, so it never alters a result.
+    """
+
+    op: ClassVar[str] = "lm.prefill"
+    state: Value
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (STATE,)
+
+    def verify(self) -> None:
+        check_type(self, "the state", self.state, STATE)
+
+
+@dataclass(frozen=True)
+class Release(Op):
+    """The advice that the state is not used again: what only it holds of the KV may be dropped.
+
+    lm.release %s0
+
+    Its effect is `io`, because its place is its meaning.
+    """
+
+    op: ClassVar[str] = "lm.release"
+    state: Value
+
+    @property
+    def effect(self) -> Effect:
+        return Effect.IO
+
+    def verify(self) -> None:
+        check_type(self, "the state", self.state, STATE)
+
+
+assert all(f.default is not MISSING for f in fields(GenParams)), "every parameter has a default"
