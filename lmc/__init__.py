@@ -1,3 +1,63 @@
-"""lmc: a compiler for LM programs."""
+"""lmc: a compiler for LM programs.
+
+    import lmc
+
+    @lmc.jit
+    def greet(s, name: str):
+        s += f"Hello, my name is {name}. "
+        s += lmc.gen("answer", max_tokens=16, stop="\\n")
+
+    print(greet.run(name="Ada")["answer"])
+
+The names below are imported when they are first used, so that `import lmc` stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from lmc import constraints, errors, ir
+    from lmc.api import compile, jit, load, use
+    from lmc.driver import Options
+    from lmc.frontend.dsl import assistant, gen, select, system, user
+    from lmc.runtime.load import Engine
+
+__all__ = [
+    "Engine", "Options", "assistant", "compile", "constraints", "errors", "gen", "ir", "jit",
+    "load", "select", "system", "use", "user",
+]  # fmt: skip
+
+_WHERE = {
+    "Engine": "lmc.runtime.load",
+    "Options": "lmc.driver",
+    "assistant": "lmc.frontend.dsl",
+    "compile": "lmc.api",
+    "constraints": "",
+    "errors": "",
+    "gen": "lmc.frontend.dsl",
+    "ir": "",
+    "jit": "lmc.api",
+    "load": "lmc.api",
+    "select": "lmc.frontend.dsl",
+    "system": "lmc.frontend.dsl",
+    "use": "lmc.api",
+    "user": "lmc.frontend.dsl",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    if name not in _WHERE:
+        raise AttributeError(f"module 'lmc' has no attribute {name!r}")
+    where = _WHERE[name]
+    module = importlib.import_module(where or f"lmc.{name}")
+    value = getattr(module, name) if where else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE])

@@ -317,7 +317,19 @@ class Plan:
 _INSTRS: dict[str, type[Instr]] = {
     cls.op: cls
     for cls in (
-        Start, Extend, Role, Gen, Select, Compute, MakeList, Pack, Prefill, Release, If, Resume, Ret
+        Start,
+        Extend,
+        Role,
+        Gen,
+        Select,
+        Compute,
+        MakeList,
+        Pack,
+        Prefill,
+        Release,
+        If,
+        Resume,
+        Ret,
     )
 }
 

@@ -1,1 +1,1 @@
-"""codegen"""
+"""From optimized graphs to plans, and plans as files."""

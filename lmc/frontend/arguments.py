@@ -71,7 +71,7 @@ def flatten(arguments: Mapping[str, object]) -> Arguments:
 def unflatten(arguments: Arguments, leaf: Callable[[int], Any]) -> dict[str, Any]:
     """The arguments again, with `leaf(n)` in the place of text n."""
 
-    def build(node: Any) -> Any:  # noqa: ANN401 - JSON
+    def build(node: Any) -> Any:
         if isinstance(node, list):
             return [build(item) for item in node]
         if isinstance(node, dict):
@@ -106,9 +106,7 @@ def bind(
     """
     parameters = list(signature.parameters.values())[1:]
     takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    named = {
-        p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    }
+    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     unknown = [key for key in given if key not in named]
     if unknown and not takes_more:
         raise UsageError(

@@ -249,7 +249,11 @@ class State:
         elif isinstance(item, SelectExpr):
             where = item.at or at
             self._ref, text = self._recorder.select(
-                self._ref, name := self._named(item.name, "select"), item.choices, item.method, where
+                self._ref,
+                name := self._named(item.name, "select"),
+                item.choices,
+                item.method,
+                where,
             )
             self._variables[name] = text
         elif isinstance(item, RoleExpr):
@@ -286,7 +290,7 @@ class State:
         return f"{kind}_{self._unnamed}"
 
     # -- variables
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a text, or lists of them after join
+    def __getitem__(self, name: str) -> Any:
         if name not in self._variables:
             known = ", ".join(self._variables) or "none yet"
             raise UsageError(
@@ -294,14 +298,14 @@ class State:
             )
         return self._read(self._variables[name])
 
-    def get(self, name: str, default: object = None) -> Any:  # noqa: ANN401 - as __getitem__
+    def get(self, name: str, default: object = None) -> Any:
         """The variable, or `default` where there is none of that name."""
         return self[name] if name in self._variables else default
 
     def __contains__(self, name: object) -> bool:
         return name in self._variables
 
-    def _read(self, ref: Ref) -> Any:  # noqa: ANN401 - as __getitem__
+    def _read(self, ref: Ref) -> Any:
         if isinstance(ref, list):
             return [self._read(item) for item in ref]
         try:
@@ -470,5 +474,3 @@ class Forks(Sequence[State]):
             self._parent._variables[name] = [b._variables[name] for b in self._branches]
         for branch in self._branches:
             branch._closed = f"join() at {at}" if at else "join()"
-
-

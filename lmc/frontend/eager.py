@@ -30,13 +30,13 @@ class Row(Protocol):
 
     def new_register(self) -> Reg: ...
 
-    def preset(self, value: object, meta: Any = None) -> Reg: ...  # noqa: ANN401 - the runtime's
+    def preset(self, value: object, meta: Any = None) -> Reg: ...
 
     def constraint(self, automaton: Automaton) -> int: ...
 
     def emit(self, instr: Instr) -> None: ...
 
-    def read(self, reg: Reg) -> Any: ...  # noqa: ANN401 - a register holds any value
+    def read(self, reg: Reg) -> Any: ...
 
     def give(self, value: object) -> None: ...
 
@@ -124,9 +124,7 @@ class _EagerRecorder:
         self._row.emit(Role(into=into, state=state, role=role, edge=edge, at=at))
         return into
 
-    def gen(
-        self, state: Reg, name: str, params: GenParams, at: Location | None
-    ) -> tuple[Reg, Reg]:
+    def gen(self, state: Reg, name: str, params: GenParams, at: Location | None) -> tuple[Reg, Reg]:
         draw, self._calls = self._calls, self._calls + 1
         if draw < len(self._known):
             return self._recall(draw)
@@ -179,10 +177,10 @@ class _EagerRecorder:
         known = self._known[draw]
         return self._row.preset(known.state), self._row.preset(known.text, known.meta)
 
-    def read(self, ref: Reg) -> Any:  # noqa: ANN401 - a variable holds any value
+    def read(self, ref: Reg) -> Any:
         return self._row.read(ref)
 
-    def known(self, value: object, what: str) -> Any:  # noqa: ANN401, ARG002 - all is known
+    def known(self, value: object, what: str) -> Any:
         return value
 
     # ---------------------------------------------------------------------------- the end
@@ -203,7 +201,7 @@ class _EagerRecorder:
         names = [n for n, ref in state._variables.items() if isinstance(ref, Reg)]
         self._row.fail(error, names, [state._variables[name] for name in names])
 
-    def _listed(self, ref: Any, at: Location | None) -> Operand:  # noqa: ANN401 - nested lists
+    def _listed(self, ref: Any, at: Location | None) -> Operand:
         if isinstance(ref, list):
             into = self._row.new_register()
             items = tuple(self._listed(item, at) for item in ref)

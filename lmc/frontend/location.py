@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 from lmc.errors import Location
 
-__all__ = ["here", "in_library", "is_library", "of_frame", "of_traceback"]
+__all__ = ["here", "in_library", "is_library", "of_code", "of_frame", "of_traceback"]
 
 _LMC = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = tuple(
@@ -23,6 +23,11 @@ def here() -> Location | None:
     while frame is not None and frame.f_code.co_filename.startswith(_LMC):
         frame = frame.f_back
     return of_frame(frame) if frame is not None else None
+
+
+def of_code(code: CodeType) -> Location:
+    """Where a function begins."""
+    return Location(_shown(code.co_filename), code.co_firstlineno)
 
 
 def of_frame(frame: FrameType) -> Location:

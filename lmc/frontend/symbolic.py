@@ -155,12 +155,12 @@ class Text(str):
             self._source.need("splitlines(True) of a text that is not known yet")
         return self._source.pure("text.lines", self)
 
-    def join(self, parts: Any) -> Any:  # noqa: ANN401 - any iterable, as str.join
+    def join(self, parts: Any) -> Any:
         if isinstance(parts, TextList):
             return self._source.pure("list.join", self, parts)
         return self._source.pure("text.join", self, *parts)
 
-    def _call(self, plain: str, with_argument: str, argument: str | None) -> Any:  # noqa: ANN401
+    def _call(self, plain: str, with_argument: str, argument: str | None) -> Any:
         if argument is None:
             return self._source.pure(plain, self)
         return self._source.pure(with_argument, self, argument)
@@ -174,7 +174,7 @@ def _text(value: object) -> bool:
 
 
 def _recorded(fn: str, arity: int) -> Callable[..., Any]:
-    def method(self: Text, *args: object, **more: object) -> Any:  # noqa: ANN401 - symbolic
+    def method(self: Text, *args: object, **more: object) -> Any:
         if len(args) + 1 != arity or more or not all(map(_text, args)):
             self._source.need(f"{fn.partition('.')[2]}() with these arguments")
         return self._source.pure(fn, self, *args)
@@ -183,7 +183,7 @@ def _recorded(fn: str, arity: int) -> Callable[..., Any]:
 
 
 def _refused(name: str) -> Callable[..., Any]:
-    def method(self: Text, *_: object, **__: object) -> Any:  # noqa: ANN401 - never returns
+    def method(self: Text, *_: object, **__: object) -> Any:
         self._source.need(f"{name}() of a text that is not known yet")
 
     return method

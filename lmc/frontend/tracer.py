@@ -268,7 +268,7 @@ class _Tracer:
 
     # ---------------------------------------------------------------- Source of symbolic values
 
-    def pure(self, fn: str, *args: object) -> Any:  # noqa: ANN401 - by the function's type
+    def pure(self, fn: str, *args: object) -> Any:
         """The symbolic result of a pure function."""
         operands: list[Operand] = []
         for arg in args:
@@ -334,7 +334,7 @@ class _Tracer:
             return Const(value)
         raise NeedsValue(f"a {type(value).__name__} together with a text that is not known yet")
 
-    def _symbolic(self, value: Value) -> Any:  # noqa: ANN401 - by the value's type
+    def _symbolic(self, value: Value) -> Any:
         kinds: dict[Type, Any] = {BOOL: Bool, INT: Int, list_of(TEXT): TextList}
         if value.type == TEXT:
             return Text.make(self, value)
@@ -368,17 +368,17 @@ class _Tracer:
         self._calls.append((after, text_value))
         return after, text_value
 
-    def read(self, ref: Value) -> Any:  # noqa: ANN401 - by the value's type
+    def read(self, ref: Value) -> Any:
         return self._symbolic(ref)
 
-    def known(self, value: object, what: str) -> Any:  # noqa: ANN401 - the value itself
+    def known(self, value: object, what: str) -> Any:
         if isinstance(value, (Int, Text, Bool)):
             self.need(f"{what} is not known yet")
         return value
 
     # ----------------------------------------------------------------- variables, results
 
-    def _listed(self, ref: Any, at: Location | None) -> Operand:  # noqa: ANN401 - nested lists
+    def _listed(self, ref: Any, at: Location | None) -> Operand:
         if isinstance(ref, list):
             items = tuple(self._listed(item, at) for item in ref)
             return self._emit(MakeList(items), at)[0]
@@ -434,7 +434,7 @@ def _watching(tracer: _Tracer) -> Iterator[None]:
     """
     before = sys.getprofile()
 
-    def profile(frame: FrameType, event: str, arg: Any) -> None:  # noqa: ANN401 - a C function
+    def profile(frame: FrameType, event: str, arg: Any) -> None:
         if event != "c_call" or not isinstance(getattr(arg, "__self__", None), re.Pattern):
             return
         caller = frame.f_code.co_filename
@@ -455,4 +455,3 @@ _OWN = __file__.rpartition("frontend")[0]
 
 def _marked(subject: object) -> bool:
     return isinstance(subject, str) and str.__contains__(subject, _MARK)
-

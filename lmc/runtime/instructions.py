@@ -15,7 +15,6 @@ from lmc import plan as p
 from lmc.errors import LmcError, PlanError, RunError
 from lmc.runtime.context import Context
 from lmc.runtime.request import (
-    Finish,
     GenRequest,
     GenResult,
     PrefillRequest,
@@ -67,7 +66,9 @@ def _extend(executor: Executor, row: Row, instr: p.Extend) -> None:
 
 def _role(executor: Executor, row: Row, instr: p.Role) -> None:
     state: Context = row.regs[instr.state.index]
-    executor.set(row, instr.into.index, state.role(instr.role, instr.edge, executor.target.template))
+    executor.set(
+        row, instr.into.index, state.role(instr.role, instr.edge, executor.target.template)
+    )
 
 
 def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:

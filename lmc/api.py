@@ -1,0 +1,435 @@
+"""The public face: `@lmc.jit`, running programs, engines in use, artifacts."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import inspect
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmc.batch import Job, progress_bar, run_in_order, run_one
+from lmc.driver import Compiled, Options, compile_function, trace_function
+from lmc.errors import Cancelled, UsageError
+from lmc.frontend.arguments import Arguments, bind, flatten
+from lmc.frontend.dsl import State
+from lmc.frontend.eager import run_eagerly
+from lmc.frontend.location import of_code
+from lmc.result import Result
+
+if TYPE_CHECKING:
+    from lmc.codegen.artifact import Artifact
+    from lmc.ir.core import Program as Graph
+    from lmc.plan import Plan
+    from lmc.runtime.executor import EagerRow
+    from lmc.runtime.load import Engine
+    from lmc.runtime.results import KnownCall, RowResult
+
+__all__ = ["Loaded", "Lowered", "Program", "compile", "current_engine", "jit", "load", "use"]
+
+EAGER_THREADS = 64  # programs that run eagerly at the same time in a batch
+
+
+# ---------------------------------------------------------------------------------- engines
+
+_engine: contextvars.ContextVar[Engine | None] = contextvars.ContextVar("engine", default=None)
+_default: list[Engine] = []
+_default_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def use(engine: Engine) -> Iterator[Engine]:
+    """Make `engine` the one that programs inside the `with` block run on."""
+    token = _engine.set(engine)
+    try:
+        yield engine
+    finally:
+        _engine.reset(token)
+
+
+def current_engine() -> Engine:
+    """The engine of the innermost `use`, else the default one, made at the first call."""
+    engine = _engine.get()
+    if engine is not None:
+        return engine
+    with _default_lock:
+        if not _default or _default[0].closed:
+            from lmc.runtime.load import Engine
+
+            _default[:] = [Engine()]
+        return _default[0]
+
+
+# --------------------------------------------------------------------------------- running
+
+
+class Runnable(ABC):
+    """Something that runs on rows of arguments."""
+
+    name: str
+
+    @abstractmethod
+    def _job(
+        self, engine: Engine, eager: bool, seed: int, deadline: float | None, options: Options
+    ) -> Job:
+        """How to run its rows."""
+
+    def run(
+        self,
+        *,
+        engine: Engine | None = None,
+        eager: bool = False,
+        seed: int | None = None,
+        deadline: float | None = None,
+        options: Options | None = None,
+        **arguments: object,
+    ) -> Result:
+        """Run the program once.
+
+        Args:
+            engine: to run on; by default the one in use.
+            eager: run the Python function itself instead of the compiled graph.
+            seed: of the random draws; by default the engine's.
+            deadline: seconds after which the run ends with an error.
+            options: how to compile.
+            arguments: of the program.
+
+        Raises:
+            UsageError: an argument is missing or unknown.
+            TraceError, ConstraintError: the program is wrong. Errors of the run are in the result.
+        """
+        engine = engine or current_engine()
+        seed = engine.seed if seed is None else seed
+        return run_one(self._job(engine, eager, seed, deadline, options or Options()), arguments)
+
+    def run_batch(
+        self,
+        rows: Iterable[Mapping[str, object]],
+        *,
+        engine: Engine | None = None,
+        eager: bool = False,
+        seed: int | None = None,
+        deadline: float | None = None,
+        progress: bool = False,
+        on_error: str = "record",
+        options: Options | None = None,
+    ) -> list[Result]:
+        """Run the program on many rows of arguments; results come in the order of the rows.
+
+        A row that fails has its error in its result, the others go on; with `on_error="raise"`
+        the first error is raised instead. `progress` shows a bar on a terminal. The deadline is
+        for each row. For the other arguments see `run`.
+        """
+        if on_error not in ("record", "raise"):
+            raise UsageError(f"on_error={on_error!r}", hint='use "record" or "raise"')
+        results = self.iter_batch(
+            rows, engine=engine, eager=eager, seed=seed, deadline=deadline, options=options
+        )
+        total = len(rows) if hasattr(rows, "__len__") else None
+        kept: list[Result] = []
+        with contextlib.closing(results), progress_bar(self.name, total, progress) as advance:
+            for result in results:
+                if result.error is not None and on_error == "raise":
+                    raise result.error
+                kept.append(result)
+                advance()
+        return kept
+
+    def iter_batch(
+        self,
+        rows: Iterable[Mapping[str, object]],
+        *,
+        engine: Engine | None = None,
+        eager: bool = False,
+        seed: int | None = None,
+        deadline: float | None = None,
+        options: Options | None = None,
+    ) -> Generator[Result]:
+        """Like `run_batch`, but gives each result as soon as those before it are there.
+
+        Reads `rows` as it goes: memory is bounded by the rows in flight. Closing the iterator
+        cancels what still runs.
+        """
+        engine = engine or current_engine()
+        seed = engine.seed if seed is None else seed
+        return run_in_order(self._job(engine, eager, seed, deadline, options or Options()), rows)
+
+
+# --------------------------------------------------------------------------------- programs
+
+
+def jit(function: Callable[..., object]) -> Program:
+    """Make an LM program of a function whose first parameter is the prompt state.
+
+    Raises:
+        UsageError: it has no parameter for the state, or it is a coroutine or a generator.
+    """
+    return Program(function)
+
+
+class Program(Runnable):
+    """An LM program: a Python function, traced once per shape of its arguments."""
+
+    def __init__(
+        self, function: Callable[..., object], bound: Mapping[str, object] | None = None
+    ) -> None:
+        if not callable(function):
+            raise UsageError(f"@lmc.jit takes a function, not {type(function).__name__}")
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        where = of_code(code) if code is not None else None
+        name = getattr(function, "__name__", type(function).__name__)
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise UsageError(
+                f"{name} is a coroutine or a generator", where, hint="write an ordinary function"
+            )
+        self._signature = inspect.signature(function)
+        if not self._signature.parameters:
+            raise UsageError(
+                f"{name}() has no parameter for the prompt state",
+                where,
+                hint=f"write def {name}(s): ...",
+            )
+        functools.update_wrapper(self, function)
+        self.name = name
+        self.where = where
+        self.function = function
+        self._bound = dict(bound or {})
+        self._cache: dict[tuple[object, ...], tuple[Compiled, tuple[object, ...]]] = {}
+        self._lock = threading.Lock()
+
+    def __get__(self, instance: object, owner: type | None = None) -> Program:
+        if instance is None:
+            return self
+        return Program(self.function.__get__(instance, owner), self._bound)
+
+    def __call__(self, state: State, *args: object, **kwargs: object) -> object:
+        """Go on with the prompt of another program, inside of it."""
+        if not isinstance(state, State):
+            raise UsageError(
+                f"{self.name}() was called without a prompt state",
+                hint=f"run it with {self.name}.run(...), or give it the state of a program",
+            )
+        return self.function(state, *args, **{**self._bound, **kwargs})
+
+    def bind(self, **arguments: object) -> Program:
+        """The program with some arguments set."""
+        return Program(self.function, {**self._bound, **arguments})
+
+    def arguments(
+        self, given: Mapping[str, object], *, symbolic: bool = False
+    ) -> dict[str, object]:
+        """All arguments by name, defaults filled in; with `symbolic`, missing texts are empty.
+
+        Raises:
+            UsageError: one is missing, or the program does not take it.
+        """
+        held = {**self._bound, **given}
+        return bind(self._signature, self.name, held, self.where, symbolic=symbolic)
+
+    # -- compiling
+    def trace(self, **arguments: object) -> Graph:
+        """The graph of the program, not optimized: no model, no torch."""
+        flat = flatten(self.arguments(arguments, symbolic=True))
+        return trace_function(self.function, self.name, flat, self.where)
+
+    def compile(self, options: Options | None = None, **arguments: object) -> Compiled:
+        """Trace, optimize and lower the program; kept, so that a second call is free."""
+        flat = flatten(self.arguments(arguments, symbolic=True))
+        return self.compiled(flat, options or Options())
+
+    def lower(self, engine: Engine | None = None, **arguments: object) -> Lowered:
+        """The program lowered for an engine, ahead of time: `p.lower(engine).compile()`."""
+        return Lowered(self, engine, arguments)
+
+    def compiled(self, flat: Arguments, options: Options) -> Compiled:
+        """The compiled program for flattened arguments, made once."""
+        key = (*flat.key, options)
+        with self._lock:
+            known = self._cache.get(key)
+        if known is None:
+            compiled = compile_function(self.function, self.name, flat, self.where, options)
+            known = (compiled, flat.opaque)  # holds the opaque values: their ids are in the key
+            with self._lock:
+                known = self._cache.setdefault(key, known)
+        return known[0]
+
+    def _job(
+        self, engine: Engine, eager: bool, seed: int, deadline: float | None, options: Options
+    ) -> Job:
+        if eager:
+            return _EagerJob(self, engine, seed, deadline)
+        return _CompiledJob(self, engine, seed, deadline, options)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program with the engine and arguments that it is to be compiled for."""
+
+    program: Program
+    engine: Engine | None
+    arguments: dict[str, object]
+
+    def compile(self, options: Options | None = None) -> Compiled:
+        """Compile it now; runs of the program with such arguments find it compiled."""
+        return self.program.compile(options, **self.arguments)
+
+
+@dataclass
+class _CompiledJob:
+    """Rows as plans."""
+
+    program: Program
+    engine: Engine
+    seed: int
+    deadline: float | None
+    options: Options
+
+    def start(
+        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
+    ) -> Callable[[], None]:
+        program = self.program
+        arguments = program.arguments(given)
+        flat = flatten(arguments)
+
+        def resume(row: EagerRow, calls: list[KnownCall]) -> None:
+            run_eagerly(program.function, row, arguments, calls, program.where)
+
+        return self.engine.executor.submit_row(
+            program.compiled(flat, self.options).plan,
+            list(flat.texts),
+            seed=self.seed,
+            index=index,
+            done=done,
+            resume=resume,
+            deadline=self.deadline,
+        ).cancel
+
+    def close(self) -> None:
+        pass
+
+
+class _EagerJob:
+    """Rows as Python functions that run on real values, a thread each."""
+
+    def __init__(self, program: Program, engine: Engine, seed: int, deadline: float | None) -> None:
+        self._program = program
+        self._engine = engine
+        self._seed = seed
+        self._deadline = deadline
+        self._pool = ThreadPoolExecutor(EAGER_THREADS, thread_name_prefix="lmc-eager")
+
+    def start(
+        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
+    ) -> Callable[[], None]:
+        program = self._program
+        arguments = program.arguments(given)
+        row, future = self._engine.executor.open_row(
+            seed=self._seed, index=index, deadline=self._deadline
+        )
+        future.add_done_callback(lambda finished: done(finished.result()))
+        run = contextvars.copy_context().run
+        self._pool.submit(run, run_eagerly, program.function, row, arguments, (), program.where)
+        return lambda: row.fail(Cancelled("the run was cancelled"), (), ())
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+# -------------------------------------------------------------------------------- artifacts
+
+
+def compile(program: Program, **arguments: object) -> Compiled:
+    """Compile a program ahead of time."""
+    return program.compile(**arguments)
+
+
+def load(path: str | Path) -> Loaded:
+    """A compiled program from an artifact file, without its source.
+
+    Raises:
+        PlanError: the file is no artifact, is damaged, or is of another version.
+        OSError: it cannot be read.
+    """
+    from lmc.codegen.artifact import read_artifact
+
+    return Loaded(read_artifact(Path(path)))
+
+
+class Loaded(Runnable):
+    """A program loaded from an artifact; runs like the one it was made from."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        self.name = artifact.plan.name
+
+    def _job(
+        self, engine: Engine, eager: bool, seed: int, deadline: float | None, options: Options
+    ) -> Job:
+        if eager:
+            raise UsageError(
+                "an artifact cannot run eagerly", hint="run the .py file that it was made from"
+            )
+        del options  # it is compiled already
+        self.artifact.check_target(engine.tokenizer.fingerprint, engine.template_fingerprint)
+        return _LoadedJob(self.artifact.plan, engine, seed, deadline)
+
+
+@dataclass
+class _LoadedJob:
+    """Rows of an artifact's plan."""
+
+    plan: Plan
+    engine: Engine
+    seed: int
+    deadline: float | None
+
+    def start(
+        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
+    ) -> Callable[[], None]:
+        return self.engine.executor.submit_row(
+            self.plan,
+            _texts_for(self.plan, given),
+            seed=self.seed,
+            index=index,
+            done=done,
+            deadline=self.deadline,
+        ).cancel
+
+    def close(self) -> None:
+        pass
+
+
+def _texts_for(plan: Plan, given: Mapping[str, object]) -> list[str]:
+    """The texts that a plan takes, out of arguments by name.
+
+    Raises:
+        UsageError: an argument is missing, unknown, or not what the plan was compiled for.
+    """
+    wanted: dict[str, object] = dict(json.loads(plan.static)["dict"])
+    for name in given:
+        if name not in wanted:
+            raise UsageError(
+                f"{plan.name} takes no argument {name!r}",
+                plan.source,
+                hint=f"its arguments are: {', '.join(wanted) or 'none'}",
+            )
+    for name in wanted:
+        if name not in given:
+            raise UsageError(f"the argument {name!r} of {plan.name} is missing", plan.source)
+    flat = flatten({name: given[name] for name in wanted})
+    if flat.template != plan.static:
+        for name, mine in json.loads(flat.template)["dict"]:
+            if json.dumps(mine) != json.dumps(wanted[name]):
+                raise UsageError(
+                    f"{plan.name} was compiled for another {name!r}",
+                    plan.source,
+                    hint="only texts may change between runs of an artifact; compile it again",
+                )
+    return list(flat.texts)

@@ -1,0 +1,211 @@
+"""Lowering: an optimized graph becomes a plan. One function an op.
+
+Values become registers, regions become blocks, constraints become automata that equal ones share.
+The order of nodes becomes the priority of model calls: what stands first runs first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmc import plan as p
+from lmc.constraints import automaton_of
+from lmc.errors import InternalError, LmcError, Location
+from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
+from lmc.ir.ops import flow, lm, text
+
+__all__ = ["lower"]
+
+
+def lower(program: Program, level: int) -> p.Plan:
+    """The plan of a program.
+
+    Raises:
+        ConstraintError: a constraint is malformed or nothing can match it.
+    """
+    lowering = _Lowering()
+    params = tuple(
+        p.Param(path, lowering.define(value))
+        for path, value in zip(program.paths, program.params, strict=True)
+    )
+    body = lowering.block(program.body)
+    return p.Plan(
+        name=program.name,
+        params=params,
+        static=program.static,
+        registers=lowering.registers,
+        body=body,
+        constraints=tuple(lowering.automata),
+        source=program.source,
+        level=level,
+    )
+
+
+@dataclass
+class _Lowering:
+    """Registers and automata given out so far."""
+
+    registers: int = 0
+    calls: int = 0
+    automata: list[dict[str, Any]] = field(default_factory=list)
+    _of: dict[Value, p.Reg] = field(default_factory=dict)
+    _constraints: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def define(self, value: Value) -> p.Reg:
+        self._of[value] = reg = p.Reg(self.registers)
+        self.registers += 1
+        return reg
+
+    def operand(self, operand: Operand) -> p.Operand:
+        return p.Const(operand.value) if isinstance(operand, Const) else self._of[operand]
+
+    def operands(self, operands: tuple[Operand, ...]) -> tuple[p.Operand, ...]:
+        return tuple(map(self.operand, operands))
+
+    def state(self, value: Value) -> p.Reg:
+        return self._of[value]
+
+    def priority(self) -> int:
+        """The next place in the order of model calls."""
+        self.calls += 1
+        return self.calls
+
+    def block(self, region: Region) -> p.Block:
+        return p.Block(tuple(self.node(node) for node in region.nodes))
+
+    def node(self, node: Node) -> p.Instr:
+        rule = _RULES.get(type(node.op))
+        if rule is None:
+            raise InternalError(f"there is no lowering of {node.op.mnemonic}", node.at)
+        instr: p.Instr = rule(self, node.op, node.results, node.at)
+        return instr
+
+    def constraint(self, kind: str, source: str, at: Location | None) -> int:
+        key = (kind, source)
+        if key not in self._constraints:
+            try:
+                data = automaton_of(kind, source).to_json()
+            except LmcError as error:
+                raise error.at(at) from None
+            if data in self.automata:
+                self._constraints[key] = self.automata.index(data)
+            else:
+                self._constraints[key] = len(self.automata)
+                self.automata.append(data)
+        return self._constraints[key]
+
+
+Results = tuple[Value, ...]
+At = Location | None
+
+
+def _start(low: _Lowering, _: lm.Start, results: Results, at: At) -> p.Instr:
+    return p.Start(into=low.define(results[0]), at=at)
+
+
+def _extend(low: _Lowering, op: lm.Extend, results: Results, at: At) -> p.Instr:
+    return p.Extend(
+        into=low.define(results[0]), state=low.state(op.state), parts=low.operands(op.parts), at=at
+    )
+
+
+def _role(low: _Lowering, op: lm.Role, results: Results, at: At) -> p.Instr:
+    return p.Role(
+        into=low.define(results[0]), state=low.state(op.state), role=op.role, edge=op.edge, at=at
+    )
+
+
+def _gen(low: _Lowering, op: lm.Gen, results: Results, at: At) -> p.Instr:
+    constraint = op.params.constraint
+    return p.Gen(
+        into=low.define(results[0]),
+        into_text=low.define(results[1]),
+        state=low.state(op.state),
+        name=op.name,
+        params=op.params,
+        draw=op.draw,
+        constraint=None if constraint is None else low.constraint(*constraint, at),
+        priority=low.priority(),
+        at=at,
+    )
+
+
+def _select(low: _Lowering, op: lm.Select, results: Results, at: At) -> p.Instr:
+    return p.Select(
+        into=low.define(results[0]),
+        into_text=low.define(results[1]),
+        state=low.state(op.state),
+        name=op.name,
+        choices=low.operands(op.choices),
+        method=op.method,
+        draw=op.draw,
+        priority=low.priority(),
+        at=at,
+    )
+
+
+def _prefill(low: _Lowering, op: lm.Prefill, results: Results, at: At) -> p.Instr:
+    return p.Prefill(
+        into=low.define(results[0]), state=low.state(op.state), priority=low.priority(), at=at
+    )
+
+
+def _release(low: _Lowering, op: lm.Release, _: Results, at: At) -> p.Instr:
+    return p.Release(state=low.state(op.state), at=at)
+
+
+def _pure(low: _Lowering, op: text.Pure, results: Results, at: At) -> p.Instr:
+    return p.Compute(into=low.define(results[0]), fn=op.fn, args=low.operands(op.args), at=at)
+
+
+def _make_list(low: _Lowering, op: text.MakeList, results: Results, at: At) -> p.Instr:
+    return p.MakeList(into=low.define(results[0]), items=low.operands(op.items), at=at)
+
+
+def _pack(low: _Lowering, op: text.Pack, results: Results, at: At) -> p.Instr:
+    return p.Pack(
+        into=low.define(results[0]), template=op.template, items=low.operands(op.items), at=at
+    )
+
+
+def _if(low: _Lowering, op: flow.If, _: Results, at: At) -> p.Instr:
+    return p.If(
+        condition=low.operand(op.condition),
+        then=low.block(op.then),
+        orelse=low.block(op.orelse),
+        at=at,
+    )
+
+
+def _resume(low: _Lowering, op: flow.Resume, _: Results, at: At) -> p.Instr:
+    calls = tuple((low.operand(state), low.operand(text_)) for state, text_ in op.calls)
+    return p.Resume(calls=calls, reason=op.reason, at=at)
+
+
+def _ret(low: _Lowering, op: flow.Ret, _: Results, at: At) -> p.Instr:
+    return p.Ret(
+        state=low.state(op.state),
+        names=op.names,
+        values=low.operands(op.values_of),
+        value=low.operand(op.value),
+        at=at,
+    )
+
+
+_RULES: dict[type[Op], Callable[..., p.Instr]] = {
+    lm.Start: _start,
+    lm.Extend: _extend,
+    lm.Role: _role,
+    lm.Gen: _gen,
+    lm.Select: _select,
+    lm.Prefill: _prefill,
+    lm.Release: _release,
+    text.Pure: _pure,
+    text.MakeList: _make_list,
+    text.Pack: _pack,
+    flow.If: _if,
+    flow.Resume: _resume,
+    flow.Ret: _ret,
+}

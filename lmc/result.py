@@ -1,0 +1,98 @@
+"""What a run gave, as callers see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lmc.errors import LmcError, UsageError
+
+if TYPE_CHECKING:
+    from lmc.runtime.results import CallMeta, RowResult
+
+__all__ = ["Result"]
+
+
+class Result:
+    """What a run gave.
+
+    Attributes:
+        variables: by name; a list after a join.
+        text: the whole final prompt, markup of the chat template included.
+        value: what the function returned.
+        error: None, or the error that ended the run.
+    """
+
+    def __init__(self, row: RowResult, index: int = 0) -> None:
+        self.index = index
+        self.variables: dict[str, Any] = row.variables
+        self.text: str = row.text
+        self.value: Any = row.value
+        self.error: LmcError | None = row.error
+        self._meta = row.meta
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a text, or lists of them
+        if self.error is not None:
+            raise self.error
+        if name not in self.variables:
+            known = ", ".join(self.variables) or "none"
+            raise UsageError(f"there is no variable {name!r}", hint=f"the variables are: {known}")
+        return self.variables[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.variables
+
+    def meta(self, name: str) -> CallMeta | list[Any]:
+        """What is known of the model call behind a variable; a list of it after a join.
+
+        Raises:
+            UsageError: there is no such variable, or no model call stands behind it.
+        """
+        if name not in self._meta:
+            raise UsageError(f"no model call stands behind the variable {name!r}")
+        held: CallMeta | list[Any] = self._meta[name]
+        return held
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON values: variables, text, error, meta."""
+        return {
+            "variables": self.variables,
+            "text": self.text,
+            "error": _error_json(self.error),
+            "meta": {name: _meta_json(meta) for name, meta in self._meta.items()},
+        }
+
+    def __repr__(self) -> str:
+        if self.error is not None:
+            return f"<Result error: {self.error.problem}>"
+        return f"<Result {', '.join(self.variables) or 'without variables'}>"
+
+
+def _error_json(error: LmcError | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    cause = error.__cause__
+    kind = type(cause if cause is not None and not isinstance(cause, LmcError) else error).__name__
+    return {
+        "type": kind,
+        "message": error.problem,
+        "where": str(error.where) if error.where else None,
+    }
+
+
+def _meta_json(meta: Any) -> Any:  # noqa: ANN401 - nested as the variables are
+    if isinstance(meta, list):
+        return [_meta_json(item) for item in meta]
+    if meta is None:
+        return None
+    held: dict[str, Any] = {
+        "finish_reason": meta.finish_reason,
+        "prompt_tokens": meta.prompt_tokens,
+        "cached_tokens": meta.cached_tokens,
+        "completion_tokens": meta.completion_tokens,
+        "forced_tokens": meta.forced_tokens,
+    }
+    if meta.stop is not None:
+        held["stop"] = meta.stop
+    if meta.scores is not None:
+        held["scores"] = meta.scores
+    return held
