@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lmc.api import compile, jit, load, use
     from lmc.driver import Options
     from lmc.frontend.dsl import assistant, gen, select, system, user
-    from lmc.runtime.load import Engine
+    from lmc.engine import Engine
 
 __all__ = [
     "Engine", "Options", "assistant", "compile", "constraints", "errors", "gen", "ir", "jit",
@@ -32,7 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 _WHERE = {
-    "Engine": "lmc.runtime.load",
+    "Engine": "lmc.engine",
     "Options": "lmc.driver",
     "assistant": "lmc.frontend.dsl",
     "compile": "lmc.api",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lmc.ir.core import Program as Graph
     from lmc.plan import Plan
     from lmc.runtime.executor import EagerRow
-    from lmc.runtime.load import Engine
+    from lmc.engine import Engine
     from lmc.runtime.results import KnownCall, RowResult
 
 __all__ = ["Loaded", "Lowered", "Program", "compile", "current_engine", "jit", "load", "use"]
@@ -61,7 +61,7 @@ def current_engine() -> Engine:
         return engine
     with _default_lock:
         if not _default or _default[0].closed:
-            from lmc.runtime.load import Engine
+            from lmc.engine import Engine
 
             _default[:] = [Engine()]
         return _default[0]
@@ -377,7 +377,7 @@ class Loaded(Runnable):
                 "an artifact cannot run eagerly", hint="run the .py file that it was made from"
             )
         del options  # it is compiled already
-        self.artifact.check_target(engine.tokenizer.fingerprint, engine.template_fingerprint)
+        self.artifact.check_target(engine.tokenizer_fingerprint, engine.template_fingerprint)
         return _LoadedJob(self.artifact.plan, engine, seed, deadline)
 
 

@@ -6,6 +6,7 @@ The order of nodes becomes the priority of model calls: what stands first runs f
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,13 +35,20 @@ def lower(program: Program, level: int) -> p.Plan:
     return p.Plan(
         name=program.name,
         params=params,
-        static=program.static,
+        static=_template(program),
         registers=lowering.registers,
         body=body,
         constraints=tuple(lowering.automata),
         source=program.source,
         level=level,
     )
+
+
+def _template(program: Program) -> str:
+    """The arguments as a template; the tracer leaves it out where they are texts by name."""
+    if program.static != "{}":
+        return program.static
+    return json.dumps({"dict": [[path[0], {"$": n}] for n, path in enumerate(program.paths)]})
 
 
 @dataclass

@@ -114,7 +114,7 @@ class _Tracer:
             name=self._name,
             params=self._params,
             body=self._root.freeze(),
-            static=self._arguments.template,
+            static=_shown_static(self._arguments),
             paths=self._arguments.paths,
             source=self._source,
         )
@@ -413,6 +413,12 @@ class _Tracer:
 
         template = json.dumps(walk(value))
         return self._emit(Pack(tuple(items), template), self._source)[0]
+
+
+def _shown_static(arguments: Arguments) -> str:
+    """The template, or an empty object where the arguments are just the texts named in it."""
+    plain = {"dict": [[path[0], {"$": n}] for n, path in enumerate(arguments.paths)]}
+    return "{}" if arguments.template == json.dumps(plain) else arguments.template
 
 
 def _hint(path: tuple[str | int, ...]) -> str:

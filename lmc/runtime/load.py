@@ -1,0 +1,176 @@
+"""From a model's name to a running engine: files, tokenizer, template, runner, core, executor."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from lmc.errors import UsageError
+from lmc.runtime.chat import ChatTemplate
+from lmc.runtime.engine import EngineCore
+from lmc.runtime.executor import Executor
+from lmc.runtime.target import Target
+from lmc.runtime.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from lmc.runtime.config import ModelConfig
+    from lmc.runtime.request import Runner
+    from lmc.runtime.stats import EngineStats
+    from lmc.runtime.store import ModelFiles
+
+__all__ = ["DEFAULT_MODEL", "LocalEngine", "load_tokenizer"]
+
+DEFAULT_MODEL = "smollm2-135m"
+KV_MEMORY_SHARE = 0.25  # of the machine's memory, at most, for the default KV pool
+DEFAULT_KV_TOKENS = 65_536
+
+
+class LocalEngine:
+    """A model ready to run programs in this process.
+
+    Args:
+        model: a known name, "fake", a directory in Hugging Face form, or a .gguf file.
+        device: "auto", "cpu" or "cuda".
+        dtype: "auto", "float32", "bfloat16" or "float16".
+        kv_tokens: tokens that the KV pool holds; by default as many as memory reasonably allows.
+        max_batch_tokens: tokens computed in one step at most.
+        weights: None for the model's own, "random" to need only a config and a tokenizer.
+        attention: "auto" or the name of an attention backend.
+        seed: of the random draws of runs that name no other, and of random weights.
+        threads: CPU threads for the model; by default one a physical core.
+
+    Raises:
+        ModelError: the model cannot be found, read or fetched.
+        UsageError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: str = DEFAULT_MODEL,
+        device: str = "auto",
+        dtype: str = "auto",
+        kv_tokens: int | None = None,
+        max_batch_tokens: int | None = None,
+        weights: str | None = None,
+        attention: str = "auto",
+        seed: int = 0,
+        threads: int | None = None,
+    ) -> None:
+        from lmc.runtime.store import resolve
+
+        for name, value in (("kv_tokens", kv_tokens), ("max_batch_tokens", max_batch_tokens)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}", hint="give a positive number of tokens")
+        if weights not in (None, "random"):
+            raise UsageError(f"weights is {weights!r}", hint='use "random" or leave it out')
+        self.model = model
+        self.seed = seed
+        files = resolve(model)
+        self._tokenizer = load_tokenizer(files)
+        template = ChatTemplate(self._tokenizer.chat_template, self._tokenizer.named, model=model)
+        self._runner = _runner(
+            files,
+            self._tokenizer,
+            device=device,
+            dtype=dtype,
+            kv_tokens=kv_tokens,
+            weights=weights,
+            attention=attention,
+            seed=seed,
+            threads=threads,
+        )
+        options = {} if max_batch_tokens is None else {"max_batch_tokens": max_batch_tokens}
+        self.core = EngineCore(
+            self._runner, self._tokenizer.token_bytes, self._tokenizer.eos_ids, **options
+        )
+        self.executor = Executor(Target(self.core, self._tokenizer, template))
+        self.closed = False
+
+    @property
+    def tokenizer(self) -> Any:  # noqa: ANN401 - transformers' own class
+        """The Hugging Face tokenizer of the model."""
+        return self._tokenizer.hf
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Identifies the vocabulary and the rules of tokenization."""
+        return self._tokenizer.fingerprint
+
+    @property
+    def template_fingerprint(self) -> str:
+        """Identifies the chat template."""
+        return self._tokenizer.template_fingerprint
+
+    @property
+    def stats(self) -> EngineStats:
+        """Counters since the engine was made."""
+        return self.core.stats
+
+    def close(self) -> None:
+        """End what runs and free the memory. Closing twice does nothing."""
+        if not self.closed:
+            self.closed = True
+            self.executor.close()
+            self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def load_tokenizer(files: ModelFiles) -> Tokenizer:
+    """The tokenizer of a model's files; imports no torch."""
+    if files.kind == "fake":
+        return Tokenizer.fake()
+    if files.kind == "gguf":
+        return Tokenizer.from_gguf(files.path)
+    return Tokenizer.from_hf_dir(files.path)
+
+
+def _runner(
+    files: ModelFiles,
+    tokenizer: Tokenizer,
+    *,
+    device: str,
+    dtype: str,
+    kv_tokens: int | None,
+    weights: str | None,
+    attention: str,
+    seed: int,
+    threads: int | None,
+) -> Runner:
+    if files.kind == "fake":
+        from lmc.runtime.fake import FakeRunner
+
+        return FakeRunner(
+            tokenizer.vocab_size,
+            kv_tokens or DEFAULT_KV_TOKENS,
+            token_bytes=tokenizer.token_bytes,
+            eos_ids=tokenizer.eos_ids,
+        )
+    from lmc.runtime.config import read_config
+    from lmc.runtime.model_runner import ModelRunner
+    from lmc.runtime.weights import load_weights
+
+    config = read_config(files)
+    return ModelRunner(
+        config,
+        load_weights(files, config, random=weights == "random", seed=seed),
+        device=device,
+        dtype=dtype,
+        kv_tokens=kv_tokens or default_kv_tokens(config),
+        attention=attention,
+        threads=threads,
+    )
+
+
+def default_kv_tokens(config: ModelConfig) -> int:
+    """Tokens of a KV pool that takes a reasonable share of the machine's memory."""
+    entry = 2 * config.layers * config.kv_heads * config.head_dim * 4  # bytes, if float32
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1024, min(DEFAULT_KV_TOKENS, int(memory * KV_MEMORY_SHARE) // entry))
