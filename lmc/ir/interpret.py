@@ -1,0 +1,181 @@
+"""What a graph means: runs it on texts against a `Model`. The oracle of all passes.
+
+A prompt state is its text, written so that two states are equal exactly if the runtime would see
+the same prompt: texts of the program as they are, texts that a model call made between `«` and
+`»`, and messages between `⟦role⟧` and `⟦/role⟧`. These characters and the backslash are escaped by
+a backslash where they occur in a text. How a prompt was cut into extends does not show, because
+the runtime tokenizes the text between two model outputs as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lmc.errors import InternalError, RunError
+from lmc.ir.core import Const, Node, Operand, Program, Value
+from lmc.ir.ops import (
+    Extend,
+    Gen,
+    If,
+    MakeList,
+    Pack,
+    Prefill,
+    Pure,
+    Release,
+    Resume,
+    Ret,
+    Role,
+    Select,
+    Start,
+)
+from lmc.params import GenParams
+from lmc.textops import PURE
+
+__all__ = ["HashModel", "Meaning", "Model", "interpret"]
+
+
+class Model(Protocol):
+    """What a program talks to."""
+
+    def gen(self, context: str, params: GenParams, draw: int) -> str:
+        """The text that follows; `draw` is 0 where the gen is greedy."""
+
+    def select(self, context: str, choices: Sequence[str], method: str) -> str:
+        """One of the choices."""
+
+
+@dataclass(frozen=True)
+class HashModel:
+    """A deterministic model: each answer is a hash of everything that it may depend on.
+
+    Attributes:
+        seed: models with different seeds give different answers.
+        answers: what gens choose from; empty gives texts of up to 8 hexadecimal digits.
+    """
+
+    seed: int = 0
+    answers: tuple[str, ...] = ()
+
+    def gen(self, context: str, params: GenParams, draw: int) -> str:
+        digest = self._digest("gen", context, repr(params), draw)
+        if self.answers:
+            return self.answers[int(digest, 16) % len(self.answers)]
+        return digest[: min(8, params.max_tokens)]
+
+    def select(self, context: str, choices: Sequence[str], method: str) -> str:
+        digest = self._digest("select", context, *choices, method)
+        return choices[int(digest, 16) % len(choices)]
+
+    def _digest(self, *held: object) -> str:
+        text = json.dumps([self.seed, *held])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a run gives.
+
+    Attributes:
+        state: the final prompt; empty where the program goes on eagerly.
+        variables: the named variables, in order.
+        value: what the function returned.
+        calls: where the program goes on eagerly, the (state, text) of its model calls; else None.
+        reason: why it goes on eagerly.
+    """
+
+    state: str = ""
+    variables: dict[str, object] = field(default_factory=dict)
+    value: object = None
+    calls: tuple[tuple[str, str], ...] | None = None
+    reason: str = ""
+
+
+def interpret(program: Program, arguments: Sequence[object], model: Model) -> Meaning:
+    """Run a program.
+
+    Args:
+        program: a valid one.
+        arguments: the value of each parameter.
+        model: answers its model calls.
+
+    Raises:
+        RunError: a pure function does not accept its arguments.
+    """
+    held: dict[Value, Any] = dict(zip(program.params, arguments, strict=True))
+
+    def get(operand: Operand) -> Any:  # noqa: ANN401 - by the operand's type
+        return operand.value if isinstance(operand, Const) else held[operand]
+
+    nodes = iter(program.body.nodes)
+    while True:
+        node = next(nodes)
+        match node.op:
+            case If(condition, then, orelse):
+                nodes = iter((then if get(condition) else orelse).nodes)
+            case Ret(state, names, values, value):
+                variables = dict(zip(names, map(get, values), strict=True))
+                return Meaning(get(state), variables, get(value))
+            case Resume(calls, reason):
+                pairs = tuple((get(state), get(text)) for state, text in calls)
+                return Meaning(calls=pairs, reason=reason)
+            case _:
+                held.update(zip(node.results, _results(node, get, model), strict=True))
+
+
+def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[Any, ...]:
+    """The values that a node defines."""
+    match node.op:
+        case Start():
+            return ("",)
+        case Extend(state, parts):
+            return (get(state) + "".join(_escaped(get(part)) for part in parts),)
+        case Role(state, role, edge):
+            mark = "⟦" if edge == "begin" else "⟦/"
+            return (f"{get(state)}{mark}{_escaped(role)}⟧",)
+        case Gen(state, _, params, draw):
+            text = model.gen(get(state), params, 0 if params.greedy else draw)
+            return _made(get(state), text), text
+        case Select(state, choices, _, method):
+            text = model.select(get(state), [get(choice) for choice in choices], method)
+            return _made(get(state), text), text
+        case Prefill(state):
+            return (get(state),)
+        case Release():
+            return ()
+        case Pure(fn, args):
+            try:
+                return (PURE[fn].compute(*map(get, args)),)
+            except (ValueError, IndexError) as error:
+                raise RunError(f"{fn}: {error}", node.at) from error
+        case MakeList(items):
+            return ([get(item) for item in items],)
+        case Pack(items, template):
+            return (_unpacked(json.loads(template), [get(item) for item in items]),)
+        case _:
+            raise InternalError(f"interpret has no rule for {node.op.mnemonic}")
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[«»⟦⟧\\]", r"\\\g<0>", text)
+
+
+def _made(state: str, text: str) -> str:
+    return f"{state}«{_escaped(text)}»"
+
+
+def _unpacked(template: Any, items: Sequence[Any]) -> Any:  # noqa: ANN401 - any structure
+    """The structure that a template of `value.pack` stands for."""
+    if isinstance(template, list):
+        return [_unpacked(item, items) for item in template]
+    if not isinstance(template, dict):
+        return template
+    if "$" in template:
+        return items[template["$"]]
+    if "tuple" in template:
+        return tuple(_unpacked(template["tuple"], items))
+    return {_unpacked(k, items): _unpacked(v, items) for k, v in template["dict"]}
