@@ -1,0 +1,233 @@
+"""The engine core: takes requests, steps the model, hands results back. No tensors.
+
+    submit(Request) ──► scheduler ──Step──► runner ──Outcome──► scheduler ──► on_text, on_done
+
+Owns        the requests in flight and their callbacks.
+Promises    `on_done` is called exactly once a request, and only from `step`; whatever fails, no
+            request is left waiting, and the core can be used again.
+Costs       see `scheduler`; texts are put together only for requests that stream.
+Not here    threads: all methods are called from one (`executor`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from lmc.errors import Cancelled, InternalError, LmcError, RunError
+from lmc.runtime.kv_pool import KVPool
+from lmc.runtime.radix_cache import RadixCache
+from lmc.runtime.request import GenResult, KeyArray, Request, Runner, ScoreResult
+from lmc.runtime.scheduler import Job, Scheduler
+from lmc.runtime.stats import EngineStats
+from lmc.runtime.work import GenWork, Vocabulary
+
+__all__ = ["EngineCore", "Handle", "OnDone", "OnText"]
+
+_log = logging.getLogger("lmc.engine")
+
+OnDone = Callable[[GenResult | ScoreResult | LmcError | None], None]
+OnText = Callable[[str], None]
+
+
+class Handle:
+    """A submitted request, for `cancel`. Compares by identity."""
+
+    __slots__ = ("_job", "_on_done", "_on_text")
+
+    def __init__(self, job: Job, on_done: OnDone, on_text: OnText | None) -> None:
+        self._job = job
+        self._on_done = on_done
+        self._on_text = on_text
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has a result or an error, perhaps not yet handed over."""
+        return self._job.ended
+
+
+class EngineCore:
+    """Serves requests with one runner, from one thread.
+
+    Args:
+        runner: computes the steps; its `kv_tokens` slots are managed here.
+        token_bytes: the bytes of each token id, None for special tokens.
+        eos_ids: the model's end tokens.
+        max_batch_tokens: most tokens of a step, prompts and decodes together.
+        max_running: most requests that run at once.
+        max_overtaken: most later requests that are admitted before one.
+        check: audit all slots after every step; by default if LMC_CHECK is 2.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        token_bytes: Sequence[bytes | None],
+        eos_ids: frozenset[int],
+        *,
+        max_batch_tokens: int = 256,
+        max_running: int = 64,
+        max_overtaken: int = 256,
+        check: bool | None = None,
+    ) -> None:
+        self.runner = runner
+        self.stats = EngineStats()
+        self._vocabulary = Vocabulary(runner.vocab_size, token_bytes, eos_ids)
+        self._limits = (max_batch_tokens, max_running, max_overtaken)
+        self._check = os.environ.get("LMC_CHECK") == "2" if check is None else check
+        self._handles: dict[Job, Handle] = {}
+        self._deltas: deque[Handle] = deque()
+        self._scheduler = self._new_scheduler()
+        self._closed = False
+
+    def _new_scheduler(self) -> Scheduler:
+        max_batch_tokens, max_running, max_overtaken = self._limits
+        return Scheduler(
+            KVPool(self.runner.kv_tokens),
+            RadixCache(),
+            self._vocabulary,
+            context_length=self.runner.context_length,
+            max_batch_tokens=max_batch_tokens,
+            max_running=max_running,
+            max_overtaken=max_overtaken,
+            stats=self.stats,
+        )
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has something to do."""
+        return bool(self._handles)
+
+    def submit(self, request: Request, on_done: OnDone, on_text: OnText | None = None) -> Handle:
+        """Take a request.
+
+        Args:
+            on_done: gets the result, or the error that ended the request: a malformed request and
+                one that can never fit end with an error, too. A cancelled gen gives a `GenResult`
+                with what it had, other cancelled requests `Cancelled`.
+            on_text: gets the text of a gen piece by piece: whole characters, and nothing that may
+                turn out to belong to a stop string. The pieces together are `GenResult.text`.
+
+        Raises:
+            RunError: the engine is closed.
+        """
+        if self._closed:
+            raise RunError("the engine is closed", hint="run inside its `with` block")
+        job = self._scheduler.submit(request)
+        handle = self._handles[job] = Handle(job, on_done, on_text)
+        return handle
+
+    def cancel(self, handle: Handle) -> None:
+        """End a request; its slots are free when the current step ends. Nothing if it has ended."""
+        self._scheduler.cancel(handle._job)
+
+    def release(self, keys: KeyArray, keep: int = 0) -> None:
+        """Advice: the state `keys` is not used again, but for its first `keep` keys."""
+        self._scheduler.cache.mark_dead(keys, keep)
+
+    def expect(self, keys: KeyArray, next_use: float) -> None:
+        """Advice: the prefix `keys` is used again at `next_use`, a time that grows."""
+        self._scheduler.cache.expect(keys, next_use)
+
+    def step(self) -> bool:
+        """Compute one step and hand over what ended; returns whether there was anything to do.
+
+        An exception of the runner fails the requests of its step; a fault in the bookkeeping fails
+        all of them. Only exceptions that are no `Exception` (Ctrl-C), and those that callbacks
+        raise, come out.
+        """
+        busy = self.has_work
+        try:
+            self._compute()
+        except Exception as error:  # nobody may wait for ever
+            _log.exception("the engine's bookkeeping failed; all requests are given up")
+            self._give_up(error)
+        self._deliver()
+        return busy
+
+    def _compute(self) -> None:
+        clock = time.perf_counter
+        seconds, scheduler = self.stats.seconds, self._scheduler
+        begin = clock()
+        step = scheduler.next()
+        scheduled = clock()
+        seconds["schedule"] += scheduled - begin
+        if step is not None:
+            try:
+                outcome = self.runner.run(step)
+            except Exception as error:  # a runner may raise anything
+                problem = f"a step of the model failed: {error or type(error).__name__}"
+                scheduler.fail(lambda: RunError(problem), error)
+                return
+            except BaseException as error:
+                scheduler.fail(lambda: Cancelled("the run was interrupted"), error)
+                raise
+            finally:
+                computed = clock()
+                seconds["model"] += computed - scheduled
+            for job in scheduler.finish(step, outcome):
+                handle = self._handles.get(job)
+                if handle is not None and handle._on_text is not None and not job.ended:
+                    self._deltas.append(handle)
+            seconds["finish"] += clock() - computed
+        if self._check:
+            scheduler.audit()
+
+    def _deliver(self) -> None:
+        """Call back. A callback may submit and cancel; if it raises, the rest waits for a step."""
+        while self._deltas:
+            handle = self._deltas.popleft()
+            if not handle._job.ended:
+                self._stream(handle, final=False)
+        ended = self._scheduler.ended
+        while ended:
+            job = ended.pop(0)
+            handle = self._handles.pop(job)
+            self._stream(handle, final=True)
+            handle._on_done(job.outcome)
+
+    def _stream(self, handle: Handle, *, final: bool) -> None:
+        work = handle._job.work
+        if handle._on_text is not None and isinstance(work, GenWork):
+            piece = work.text.delta(final=final)
+            if piece:
+                handle._on_text(piece)
+
+    def _give_up(self, cause: Exception) -> None:
+        """Fail every request and begin anew with an empty cache."""
+
+        def make_error() -> LmcError:
+            error = InternalError(f"the engine failed: {cause or type(cause).__name__}")
+            error.__cause__ = cause
+            return error
+
+        self._scheduler.abandon(self._handles, make_error)
+        ended = self._scheduler.ended
+        self._scheduler = self._new_scheduler()
+        self._scheduler.ended = ended
+
+    def audit(self) -> None:
+        """Check that every KV slot is in exactly one place.
+
+        Raises:
+            InternalError: it is not.
+        """
+        self._scheduler.audit()
+
+    def statistics(self) -> dict[str, int]:
+        """Sizes of the pool and the cache now."""
+        pool, cache = self._scheduler.pool.statistics(), self._scheduler.cache.statistics()
+        return {**pool, **{f"cache_{name}": value for name, value in cache.items()}}
+
+    def close(self) -> None:
+        """End all requests with `Cancelled`, call back, and close the runner. Once is enough."""
+        if self._closed:
+            return
+        self._closed = True
+        for handle in list(self._handles.values()):
+            self.cancel(handle)
+        self._deliver()
+        self.runner.close()

@@ -1,0 +1,638 @@
+"""The scheduler: which tokens of which requests are computed next. Pure decisions, no device.
+
+    submit ──► waiting ──► prefill ──► decode ──► done
+                  ▲            │           │
+                  └────────────┴───────────┘ retracted: no memory left
+
+Owns        the queues, each request's stage, and the slots that running requests hold.
+Promises    a slot is in one place: free, held by one running request, or held by the cache; nothing
+            that the cache holds is computed again; results do not depend on what else runs;
+            every request ends, and at most `max_overtaken` later ones are admitted before it.
+Costs       a step: O(running requests); admitting: a look-up for each of the first `_WINDOW`
+            waiting requests whose answer may have changed.
+Not here    texts and constraints (`work`), the model (`Runner`), callbacks (`engine`).
+Source      chunked prefill beside decode: Agrawal et al., Sarathi-Serve, arXiv:2403.02310;
+            longest cached prefix first: Zheng et al., SGLang, arXiv:2312.07104, section 3.
+
+Sharing inside a step. The prompt tokens of a step are put into the cache when the step is put
+together, not when it is done. So of two requests that begin alike, the second finds the first's
+slots even in the same step (the runner stores all new KV entries before any attention), and
+nothing is computed twice. If the step fails, they are taken out again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmc.errors import Cancelled, CapacityError, InternalError, LmcError
+from lmc.runtime.kv_pool import KVPool
+from lmc.runtime.radix_cache import RadixCache
+from lmc.runtime.request import IntArray, Outcome, Request, Segment, Step
+from lmc.runtime.sequence import MOVES, Stage, TokenSequence
+from lmc.runtime.stats import EngineStats
+from lmc.runtime.work import GenWork, Result, ScoreWork, Vocabulary, Work, work_of
+
+__all__ = ["Job", "Scheduler"]
+
+_WINDOW = 64  # waiting requests among which the longest cached prefix is looked for
+_HEADROOM = 16  # tokens a running request may make before memory is short again
+_FIRST_ROOM = 64  # tokens that a sequence can grow by before its buffers are moved
+
+
+class Job:
+    """A request in the scheduler's hands; others only read it.
+
+    Attributes:
+        request, work: what is wanted.
+        arrival: its number in order of submission.
+        stage: where it stands.
+        cached_tokens: of its prompt, how many were found in the cache.
+        outcome: the result, or the error, once the stage is DONE or ABORTED.
+    """
+
+    __slots__ = (
+        "arrival",
+        "before",
+        "cached_tokens",
+        "matched",
+        "outcome",
+        "request",
+        "retracted",
+        "seen_version",
+        "sequence",
+        "stage",
+        "work",
+    )
+
+    def __init__(self, request: Request, arrival: int) -> None:
+        self.request = request
+        self.arrival = arrival
+        self.stage = Stage.WAITING
+        self.cached_tokens = 0
+        self.outcome: Result | LmcError = None
+        self.work: Work | None = None
+        self.sequence = TokenSequence(request.keys, 0)
+        self.retracted = False  # ever: its prompt has been counted and computed
+        self.before = 0  # admissions that may come first without overtaking it
+        self.matched = 0  # cached prefix when the cache had `seen_version`
+        self.seen_version = -1
+
+    @property
+    def ended(self) -> bool:
+        return self.stage in (Stage.DONE, Stage.ABORTED)
+
+    def need_work(self) -> Work:
+        if self.work is None:
+            raise InternalError("a request was refused and still scheduled")
+        return self.work
+
+    def unplaced(self) -> int:
+        """Known tokens that have no slot yet."""
+        return self.sequence.total - self.sequence.placed + self.need_work().branches
+
+    def match_limit(self) -> int:
+        """How many of its keys may be taken from the cache."""
+        return self.sequence.total - int(self.need_work().computes_last)
+
+
+@dataclass(slots=True)
+class _Part:
+    """A job's segments in a step: `segments[first:last]`."""
+
+    job: Job
+    first: int
+    last: int
+
+
+class Scheduler:
+    """Continuous batching over one KV pool.
+
+    `next` gives a step, `finish` or `fail` takes its outcome; in between nothing else may be
+    called but `cancel`. Jobs that ended are collected in `ended` until the owner takes them.
+    """
+
+    def __init__(
+        self,
+        pool: KVPool,
+        cache: RadixCache,
+        vocabulary: Vocabulary,
+        *,
+        context_length: int,
+        max_batch_tokens: int = 256,
+        max_running: int = 64,
+        max_overtaken: int = 256,
+        stats: EngineStats | None = None,
+    ) -> None:
+        """Args:
+        context_length: most positions that the model knows.
+        max_batch_tokens: most tokens of a step, prompts and decodes together, at least 1.
+        max_running: most requests that run at once; never more than `max_batch_tokens`.
+        max_overtaken: how many later requests may be admitted before one.
+        """
+        if max_batch_tokens < 1 or max_running < 1 or max_overtaken < 0:
+            raise InternalError("a step needs room for at least one token of one request")
+        self.pool = pool
+        self.cache = cache
+        self.vocabulary = vocabulary
+        self.stats = stats or EngineStats()
+        self.ended: list[Job] = []
+        self._context = context_length
+        self._batch_tokens = max_batch_tokens
+        self._max_running = min(max_running, max_batch_tokens)
+        self._max_overtaken = max_overtaken
+        self._running: list[Job] = []  # in order of admission
+        self._waiting: list[tuple[tuple[int, ...], int, Job]] = []  # sorted
+        self._by_arrival: dict[int, Job] = {}  # those waiting
+        self._oldest: list[int] = []  # heap of their arrivals, and of some that wait no more
+        self._arrivals = 0
+        self._admissions = 0
+        self._flight: list[_Part] | None = None
+        self._parts: list[_Part] = []
+        self._segments: list[Segment] = []
+        self._cancelled: list[Job] = []  # while a step is under way
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is waiting or running."""
+        return not self._running and not self._waiting
+
+    def submit(self, request: Request) -> Job:
+        """Take a request. One that cannot be served, or needs no model, ends at once."""
+        job = Job(request, self._arrivals)
+        self._arrivals += 1
+        try:
+            self._prepare(job)
+        except LmcError as error:
+            self._end(job, Stage.ABORTED, error)
+            return job
+        if job.need_work().finished:
+            self.stats.requests += 1
+            self._complete(job)
+            return job
+        job.before = self._admissions + len(self._waiting)
+        self._enqueue(job)
+        return job
+
+    def _prepare(self, job: Job) -> None:
+        request = job.request
+        prompt = len(request.keys)
+        work = work_of(request, self.vocabulary, self._context - prompt)
+        deepest = prompt
+        needed = prompt
+        if isinstance(work, ScoreWork):
+            deepest += work.depth
+            needed += work.size
+        if deepest > self._context:
+            raise _too_large(deepest, self._context, "positions", "the model")
+        job.work = work
+        forced: list[int] = []
+        if isinstance(work, GenWork):
+            forced = work.begin()
+            needed += len(forced)
+            self.stats.forced_tokens += len(forced)
+        if not work.finished and needed > self.pool.capacity:
+            raise _too_large(needed, self.pool.capacity, "KV slots", "the pool")
+        job.sequence = TokenSequence(request.keys, min(work.to_make(), _FIRST_ROOM) + len(forced))
+        job.sequence.append_made(forced)
+
+    def cancel(self, job: Job) -> None:
+        """End a request now, or with the step that is under way; nothing if it has ended."""
+        if job.ended:
+            return
+        if self._flight and job.stage is not Stage.WAITING:
+            if job not in self._cancelled:
+                self._cancelled.append(job)
+            return
+        self._stop(job)
+
+    def next(self) -> Step | None:
+        """The next step, or None if nothing is left to compute."""
+        if self._flight is not None:
+            raise InternalError("a step was asked for before the last one was finished")
+        self._parts, self._segments = [], []
+        while True:
+            if self._build():
+                break
+            if self._running:
+                self._make_way()
+            elif not self._waiting:
+                break
+        if not self._segments:
+            return None
+        self._flight = self._parts
+        self.stats.model_steps += 1
+        self.stats.computed_tokens += sum(len(s.tokens) for s in self._segments)
+        in_use = self.pool.capacity - len(self.pool) - self.cache.evictable
+        self.stats.peak_kv_tokens = max(self.stats.peak_kv_tokens, in_use)
+        return Step(tuple(self._segments))
+
+    def finish(self, step: Step, outcome: Outcome) -> list[Job]:
+        """Take the outcome of the step that `next` gave; the jobs that took part in it."""
+        flight = self._flight
+        if flight is None:
+            raise InternalError("a step was finished that was not under way")
+        self._flight = None
+        self.cache.settle()
+        for part in flight:
+            job = part.job
+            if job in self._cancelled:
+                continue
+            try:
+                self._take(part, step, outcome)
+            except LmcError as error:
+                self._abort(job, error)
+        self._stop_cancelled()
+        return [part.job for part in flight]
+
+    def fail(self, make_error: Callable[[], LmcError], cause: BaseException) -> None:
+        """The step raised: its requests fail with the cause, and its KV entries are dropped."""
+        flight = self._flight or []
+        self._flight = None
+        hit = {part.job.arrival for part in flight}
+        for job in list(self._running):
+            if job.arrival in hit:
+                error = make_error()
+                error.__cause__ = cause
+                self._abort(job, error)
+            elif job.stage is Stage.PREFILL:
+                self._retract(job)  # its lease may lie on entries of the step
+        self.pool.give(self.cache.drop_fresh())
+        self._stop_cancelled()
+
+    def abandon(self, jobs: Iterable[Job], make_error: Callable[[], LmcError]) -> None:
+        """End all of `jobs`, whatever state this is in; nothing else may be called afterwards."""
+        for job in jobs:
+            lease, job.sequence.lease = job.sequence.lease, None
+            if lease is not None:
+                lease.abandon()
+            if not job.ended:
+                self._end(job, Stage.ABORTED, make_error())
+
+    def audit(self) -> None:
+        """Check that every slot is in exactly one place; raises InternalError."""
+        self.pool.audit()
+        self.cache.audit()
+        places = [self.pool.free_slots(), self.cache.slots()]
+        for job in self._running:
+            sequence = job.sequence
+            places.append(sequence.slots[sequence.leased : sequence.placed])
+            if isinstance(job.work, ScoreWork):
+                places.append(job.work.own_slots())
+            if not np.array_equal(sequence.slots[: sequence.leased], sequence.need_lease().slots):
+                raise InternalError("a request and its lease disagree on where its prefix lies")
+        slots = np.sort(np.concatenate(places))
+        if not np.array_equal(slots, np.arange(self.pool.capacity)):
+            missing = np.setdiff1d(np.arange(self.pool.capacity), slots).tolist()
+            values, counts = np.unique(slots, return_counts=True)
+            raise InternalError(
+                f"KV slots lost: {missing}; in two places: {values[counts > 1].tolist()}"
+            )
+
+    # Putting a step together
+
+    def _build(self) -> bool:
+        """Fill the step; returns whether anything is in it."""
+        budget = self._batch_tokens
+        decoding = [job for job in self._running if job.stage is Stage.DECODE]
+        if decoding:
+            decoding = [job for job in decoding if self._prepared(job)]
+            counts = self._decode_counts(decoding)
+            wanted = sum(counts)
+            if wanted > self._available():
+                return False
+            self._place_decodes(decoding, counts)
+            budget -= wanted
+        for job in [job for job in self._running if job.stage is Stage.PREFILL]:
+            budget -= self._place_prefill(job, budget)
+        self._admit(budget)
+        return bool(self._segments)
+
+    def _prepared(self, job: Job) -> bool:
+        """Whether the job can go on; if not, it has been ended."""
+        try:
+            job.need_work().prepare()
+        except LmcError as error:
+            self._abort(job, error)
+            return False
+        return True
+
+    def _decode_counts(self, decoding: list[Job]) -> list[int]:
+        """How many of its newest tokens each computes: at least one, forced runs as far as fits."""
+        spare = self._batch_tokens - len(self._running)  # one is kept for each prefill, too
+        counts: list[int] = []
+        for job in decoding:
+            extra = min(job.sequence.total - job.sequence.placed - 1, spare)
+            spare -= extra
+            counts.append(1 + extra)
+        return counts
+
+    def _place_decodes(self, decoding: list[Job], counts: list[int]) -> None:
+        slots = self._take_slots(sum(counts))
+        at = 0
+        for job, count in zip(decoding, counts, strict=True):
+            sequence = job.sequence
+            start = sequence.placed
+            sequence.place(slots[at : at + count])
+            at += count
+            end = sequence.placed
+            tokens, context = sequence.tokens[start:end], sequence.slots[:end]
+            if end == sequence.total:
+                segment = job.need_work().last_segment(tokens, start, context, True)
+            else:
+                segment = Segment(tokens, start, context, True)
+            self._segments.append(segment)
+            self._parts.append(_Part(job, len(self._segments) - 1, len(self._segments)))
+
+    def _place_prefill(self, job: Job, budget: int) -> int:
+        """Place as many of the job's tokens as budget and memory allow; how many."""
+        sequence, work = job.sequence, job.need_work()
+        self._rematch(job)
+        wanted = job.unplaced()
+        if not wanted:
+            self._complete(job)  # all of it was cached, and nothing is asked about it
+            return 0
+        count = min(wanted, budget, self._available())
+        start = sequence.placed
+        end = min(start + count, sequence.total)
+        if count <= 0 or (end == sequence.total and not self._prepared(job)):
+            return 0
+        slots = self._take_slots(count)
+        first = len(self._segments)
+        if end > start:
+            self._place_prompt(job, slots[: end - start])
+        if count > end - start:
+            self._segments += work.place_branches(sequence, slots[end - start :])
+        self._parts.append(_Part(job, first, len(self._segments)))
+        return count
+
+    def _rematch(self, job: Job) -> None:
+        """Take from the cache what others have put there since."""
+        sequence = job.sequence
+        start, end = sequence.placed, job.match_limit()
+        if sequence.leased == start < end:
+            gained = sequence.need_lease().extend(sequence.keys[start:end])
+            if len(gained):
+                sequence.place(gained)
+                sequence.leased = sequence.computed = sequence.placed
+                self._count_cached(job, start)
+
+    def _place_prompt(self, job: Job, slots: IntArray) -> None:
+        """Place the next tokens of a prompt, and let the cache hold them from now on."""
+        sequence = job.sequence
+        start, end = sequence.placed, sequence.placed + len(slots)
+        sequence.place(slots)
+        lease = sequence.need_lease()
+        # If the last token is held already, it is computed again for what follows it, into a slot
+        # of its own; `_take` gives that back.
+        if not lease.continues(int(sequence.keys[start])):
+            lease.grow(sequence.keys[start:end], slots, fresh=True)
+            sequence.leased = end
+        for low, high, made in sequence.runs(start, end):
+            tokens, context = sequence.tokens[low:high], sequence.slots[:high]
+            if high == sequence.total:
+                segment = job.need_work().last_segment(tokens, low, context, made)
+            else:
+                segment = Segment(tokens, low, context, made)
+            self._segments.append(segment)
+
+    # Admission
+
+    def _admit(self, budget: int) -> None:
+        """Start waiting requests while budget, memory and `max_running` allow."""
+        if not self._waiting or budget <= 0 or len(self._running) >= self._max_running:
+            return
+        promised = sum(self._claim(job) for job in self._running)
+        ranked: list[Job] = []
+        while budget > 0 and self._waiting and len(self._running) < self._max_running:
+            if self._running and self._available() <= promised:
+                return
+            job = self._overdue()
+            if job is None:
+                ranked = ranked or self._ranked()
+                job = ranked.pop()
+                if job.stage is not Stage.WAITING:
+                    continue
+            if not self._start(job, promised):
+                return
+            budget -= self._place_prefill(job, budget)
+            if not job.ended:
+                promised += self._claim(job)
+
+    def _claim(self, job: Job) -> int:
+        """Slots that a job is going to want soon."""
+        return job.unplaced() + min(job.need_work().to_make(), _HEADROOM)
+
+    def _start(self, job: Job, promised: int) -> bool:
+        """Let a waiting job run, unless memory beyond what is `promised` is too short for it.
+
+        If nothing runs, any job may: all that the pool has can be its own.
+        """
+        sequence = job.sequence
+        lease = self.cache.acquire(sequence.keys, job.match_limit())
+        claim = sequence.total - lease.length + job.need_work().branches
+        claim += min(job.need_work().to_make(), _HEADROOM)
+        if self._running and self._available() < promised + claim:
+            lease.release()
+            return False
+        sequence.hold(lease)
+        self._dequeue(job)
+        self._move(job, Stage.PREFILL)
+        self._running.append(job)
+        self._admissions += 1
+        if not job.retracted:
+            self.stats.requests += 1
+            self.stats.prompt_tokens += sequence.prompt
+        self._count_cached(job, 0)
+        return True
+
+    def _count_cached(self, job: Job, start: int) -> None:
+        """Count the prompt tokens from `start` on that were found in the cache."""
+        if not job.retracted:
+            found = min(job.sequence.placed, job.sequence.prompt) - start
+            job.cached_tokens += max(found, 0)
+            self.stats.cached_tokens += max(found, 0)
+
+    def _overdue(self) -> Job | None:
+        """The request that has waited longest, if enough later ones were admitted before it."""
+        while self._oldest and self._oldest[0] not in self._by_arrival:
+            heapq.heappop(self._oldest)
+        job = self._by_arrival[self._oldest[0]]
+        return job if self._admissions - job.before >= self._max_overtaken else None
+
+    def _ranked(self) -> list[Job]:
+        """Waiting requests of the first priority, the best last: longest prefix, then oldest."""
+        priority = self._waiting[0][0]
+        window = [job for p, _, job in self._waiting[:_WINDOW] if p == priority]
+        version = self.cache.version
+        for job in window:
+            if job.seen_version != version:
+                limit = job.match_limit()
+                job.matched = self.cache.match(job.sequence.keys, limit)
+                job.seen_version = version
+        window.sort(key=lambda job: (job.matched, -job.arrival))
+        return window
+
+    # Memory
+
+    def _available(self) -> int:
+        """Slots that are free or can be made free."""
+        return len(self.pool) + self.cache.evictable
+
+    def _take_slots(self, count: int) -> IntArray:
+        """`count` of the available slots."""
+        short = count - len(self.pool)
+        if short > 0:
+            gone = self.cache.evict(short)
+            self.stats.evicted_tokens += len(gone)
+            self.pool.give(gone)
+        slots = self.pool.take(count)
+        if slots is None:
+            raise InternalError(f"{count} slots were available and could not be taken")
+        return slots
+
+    def _make_way(self) -> None:
+        """Retract the running request that arrived last; if there is only one, it is too large."""
+        job = max(self._running, key=lambda job: job.arrival)
+        if len(self._running) > 1:
+            self._retract(job)
+            return
+        needed = job.sequence.total + (job.work.size if isinstance(job.work, ScoreWork) else 0)
+        self._abort(job, _too_large(needed, self.pool.capacity, "KV slots", "the pool"))
+
+    def _retract(self, job: Job) -> None:
+        """Put a running job back in the queue; its tokens stay, its memory can be used by others.
+
+        What is computed goes to the cache, so that only what others need is computed again.
+        """
+        self._let_go(job, job.sequence.computed)
+        self._move(job, Stage.WAITING)
+        self._enqueue(job)
+        job.retracted = True
+        self.stats.retracted_requests += 1
+
+    def _let_go(self, job: Job, end: int) -> None:
+        """Take a running job's slots: the cache gets what is computed up to `end`."""
+        sequence = job.sequence
+        lease = sequence.need_lease()
+        low = sequence.leased
+        cut = max(low, min(end, sequence.computed))
+        own = sequence.slots[low:cut]
+        kept = lease.grow(sequence.keys[low:cut], own)
+        free = [own[kept != own], sequence.slots[cut : sequence.placed], job.need_work().retract()]
+        lease.release()
+        sequence.forget_slots()
+        self.pool.give(np.concatenate(free))
+        self._running.remove(job)
+
+    # Life
+
+    def _take(self, part: _Part, step: Step, outcome: Outcome) -> None:
+        """Take what a step gave for one job.
+
+        Raises:
+            LmcError: the job fails.
+        """
+        job = part.job
+        sequence, work = job.sequence, job.need_work()
+        low = sequence.leased
+        sequence.computed = sequence.placed
+        if job.stage is Stage.PREFILL and low < sequence.computed:
+            # The cache has got, or had, entries for these keys: use its slots before the own
+            # ones are freed.
+            own = sequence.slots[low : sequence.computed]
+            kept = sequence.need_lease().grow(sequence.keys[low : sequence.computed], own)
+            sequence.replace_slots(low, kept)
+            sequence.leased = sequence.computed
+            self.pool.give(own[kept != own])
+        drawn = False
+        for at in range(part.first, part.last):
+            segment = step.segments[at]
+            added = work.take(segment, outcome.tokens[at], outcome.logprobs[at], outcome.scores[at])
+            drawn = drawn or segment.sample is not None
+            if added:
+                sequence.append_made(added)
+                self.stats.generated_tokens += 1
+                self.stats.forced_tokens += len(added) - 1
+        if work.finished:
+            self._complete(job)
+        elif drawn and job.stage is Stage.PREFILL:
+            self._move(job, Stage.DECODE)
+
+    def _complete(self, job: Job) -> None:
+        """The job has all it wants."""
+        work = job.need_work()
+        if job.stage is not Stage.WAITING:
+            if isinstance(work, ScoreWork):
+                self._keep_branches(job, work)
+            self._let_go(job, job.sequence.prompt + work.kept())
+        self._end(job, Stage.DONE, work.result(job.cached_tokens))
+
+    def _keep_branches(self, job: Job, work: ScoreWork) -> None:
+        """Let the cache hold the continuations, since one of them is going to be continued."""
+        prompt = job.sequence.total
+        given: set[int] = set()
+        for keys, slots in work.paths():
+            path = np.concatenate([job.sequence.keys[:prompt], keys])
+            places = np.concatenate([job.sequence.slots[:prompt], slots])
+            known = self.cache.insert(path, places)
+            given.update(places[known:].tolist())
+        work.give_away(given)
+
+    def _abort(self, job: Job, error: LmcError) -> None:
+        """The job fails."""
+        if job.stage is Stage.WAITING:
+            self._dequeue(job)
+        else:
+            self._let_go(job, 0)
+        self._end(job, Stage.ABORTED, error)
+
+    def _stop(self, job: Job) -> None:
+        """The job was cancelled: a gen gives what it has, anything else an error."""
+        work = job.need_work()
+        if job.stage is Stage.WAITING:
+            self._dequeue(job)
+        else:
+            self._let_go(job, job.sequence.prompt + work.kept())
+        outcome: Result | LmcError = Cancelled("the request was cancelled")
+        if isinstance(work, GenWork):
+            outcome = work.result(job.cached_tokens)
+        self._end(job, Stage.ABORTED, outcome)
+
+    def _stop_cancelled(self) -> None:
+        for job in self._cancelled:
+            if not job.ended:
+                self._stop(job)
+        self._cancelled.clear()
+
+    def _end(self, job: Job, stage: Stage, outcome: Result | LmcError) -> None:
+        self._move(job, stage)
+        job.outcome = outcome
+        self.ended.append(job)
+
+    def _move(self, job: Job, stage: Stage) -> None:
+        """The only place where a stage changes."""
+        if stage not in MOVES[job.stage]:
+            raise InternalError(f"a request cannot go from {job.stage.value} to {stage.value}")
+        job.stage = stage
+
+    def _enqueue(self, job: Job) -> None:
+        bisect.insort(self._waiting, (job.request.priority, job.arrival, job))
+        self._by_arrival[job.arrival] = job
+        heapq.heappush(self._oldest, job.arrival)
+
+    def _dequeue(self, job: Job) -> None:
+        at = bisect.bisect_left(self._waiting, (job.request.priority, job.arrival))
+        del self._waiting[at]
+        del self._by_arrival[job.arrival]
+
+
+def _too_large(needed: int, there: int, unit: str, whose: str) -> CapacityError:
+    return CapacityError(
+        f"the request needs {needed} {unit}, {whose} has {there}",
+        hint="shorten the prompt" + (", or give the engine more kv_tokens" * (unit != "positions")),
+    )

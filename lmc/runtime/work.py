@@ -1,0 +1,489 @@
+"""What each kind of request wants of the model, and what it makes of the answers.
+
+`GenWork`, `ScoreWork` and `PrefillWork` know neither queues nor memory: the scheduler computes a
+request's tokens and calls `take`. All three have the methods of `Work`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from lmc.errors import RunError, UsageError
+from lmc.runtime.output import TextAssembler, open_character
+from lmc.runtime.request import (
+    Finish,
+    GenRequest,
+    GenResult,
+    IntArray,
+    KeyArray,
+    MaskArray,
+    PrefillRequest,
+    Request,
+    ScoreRequest,
+    ScoreResult,
+    Segment,
+    tokens_of,
+)
+from lmc.runtime.sequence import TokenSequence
+
+__all__ = ["GenWork", "PrefillWork", "Result", "ScoreWork", "Vocabulary", "Work", "work_of"]
+
+Result = GenResult | ScoreResult | None
+
+_NONE: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What the scheduler knows of the tokens.
+
+    Attributes:
+        size: tokens have ids below it.
+        token_bytes: of each id; None for special tokens, which have no text.
+        eos_ids: the model's end tokens.
+    """
+
+    size: int
+    token_bytes: Sequence[bytes | None]
+    eos_ids: frozenset[int]
+
+
+class Work(Protocol):
+    """The part of a request that is not the same for all.
+
+    Attributes:
+        finished: nothing more is wanted; `result` may be called.
+        computes_last: whether the last token must be computed even if it is cached, because
+            something is asked about what follows it.
+        branches: tokens to compute beside the sequence, after it, that have no slot yet.
+    """
+
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def computes_last(self) -> bool: ...
+    @property
+    def branches(self) -> int: ...
+
+    def to_make(self) -> int:
+        """Most tokens that may still be appended to the sequence."""
+
+    def prepare(self) -> None:
+        """Work out what `last_segment` needs; raises LmcError if that fails."""
+
+    def last_segment(self, tokens: IntArray, start: int, slots: IntArray, made: bool) -> Segment:
+        """The segment that ends with the last known token of the sequence."""
+
+    def place_branches(self, sequence: TokenSequence, slots: IntArray) -> list[Segment]:
+        """Segments for the next `len(slots)` branch tokens."""
+
+    def take(
+        self, segment: Segment, token: int, logprob: float, scores: tuple[tuple[float, ...], ...]
+    ) -> list[int]:
+        """Take what came of a segment that this made; the tokens to append to the sequence."""
+
+    def retract(self) -> IntArray:
+        """Forget the branches computed so far; their slots."""
+
+    def kept(self) -> int:
+        """How many made tokens belong to the state."""
+
+    def result(self, cached_tokens: int) -> Result:
+        """What the caller gets."""
+
+
+class GenWork:
+    """Draws tokens until a stop string, an end token, a limit or the constraint ends the text."""
+
+    computes_last = True
+    branches = 0
+
+    def __init__(self, request: GenRequest, vocabulary: Vocabulary, limit: int) -> None:
+        """Args: limit: most tokens that may be made, here because of the context's length."""
+        self._vocabulary = vocabulary
+        self._sampling = request.sampling
+        self._constraint = request.constraint
+        self._jump = request.params.jump_forward
+        self._limit = min(request.params.max_tokens, limit)
+        self._ends = frozenset() if request.params.ignore_eos else vocabulary.eos_ids
+        self._banned = tuple(sorted(vocabulary.eos_ids)) if request.params.ignore_eos else ()
+        head = _open_end(request.keys, vocabulary)
+        self.text = TextAssembler(vocabulary.token_bytes, request.params.stop, head)
+        self.made: list[int] = []
+        self.logprobs: list[float] = []
+        self.forced = 0
+        self.finish: Finish | None = None
+        self._prompt = len(request.keys)
+        self._mask: MaskArray | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish is not None
+
+    def begin(self) -> list[int]:
+        """What can be said before the model is asked: tokens forced at once, or the end.
+
+        Raises:
+            LmcError: the constraint fails.
+        """
+        if self._limit == 0:
+            self.finish = Finish.LENGTH
+        elif self._constraint is not None and self._constraint.is_finished():
+            self.finish = Finish.CONSTRAINT
+        return self._jump_forward()
+
+    def to_make(self) -> int:
+        return self._limit - len(self.made)
+
+    def prepare(self) -> None:
+        """Ask the constraint what may come next.
+
+        Raises:
+            LmcError: nothing may, or the constraint fails.
+        """
+        if self._constraint is None:
+            return
+        self._mask = self._constraint.mask()
+        allowed = self._mask.any()
+        if allowed and self._banned:
+            left = self._mask.copy()
+            left[list(self._banned)] = False
+            allowed = left.any()
+        if not allowed:
+            raise RunError(
+                f"no token is allowed after {self.text.text!r}: the constraint is at a dead end",
+                hint="the vocabulary cannot spell what the constraint wants here",
+            )
+
+    def last_segment(self, tokens: IntArray, start: int, slots: IntArray, made: bool) -> Segment:
+        position = len(self.made)
+        return Segment(
+            tokens, start, slots, made, self._sampling, position, self._mask, self._banned
+        )
+
+    def place_branches(self, sequence: TokenSequence, slots: IntArray) -> list[Segment]:
+        del sequence, slots
+        return []
+
+    def take(
+        self, segment: Segment, token: int, logprob: float, scores: tuple[tuple[float, ...], ...]
+    ) -> list[int]:
+        """Take a drawn token.
+
+        Raises:
+            LmcError: the constraint refuses it.
+        """
+        del scores
+        if segment.sample is None:
+            return []
+        if token in self._ends:
+            if self._constraint is not None and not self._constraint.is_complete():
+                raise RunError(
+                    f"the model ended the text at {self.text.text!r}, which does not match yet",
+                    hint="a runner must not draw a token that the mask forbids",
+                )
+            self.finish = Finish.EOS
+            return []
+        self._add(token, logprob)
+        return [token, *self._jump_forward()]
+
+    def _jump_forward(self) -> list[int]:
+        """Append what the constraint forces."""
+        added: list[int] = []
+        if self._constraint is None or not self._jump:
+            return added
+        while self.finish is None and (run := self._constraint.forced()):
+            for token in run:
+                self._add(token, math.nan)
+                added.append(token)
+                self.forced += 1
+                if self.finish is not None:
+                    break
+        return added
+
+    def _add(self, token: int, logprob: float) -> None:
+        self.made.append(token)
+        self.logprobs.append(logprob)
+        constraint = self._constraint
+        if constraint is not None:
+            try:
+                constraint.advance(token)
+            except ValueError as error:
+                raise RunError(f"the constraint refuses token {token}: {error}") from error
+        if self.text.push(token):
+            self.finish = Finish.STOP
+        elif constraint is not None and constraint.is_finished():
+            self.finish = Finish.CONSTRAINT
+        elif len(self.made) >= self._limit:
+            self.finish = Finish.LENGTH
+
+    def retract(self) -> IntArray:
+        return np.empty(0, np.int32)
+
+    def kept(self) -> int:
+        return self.text.split()[0]
+
+    def result(self, cached_tokens: int) -> GenResult:
+        kept, rest = self.text.split()
+        return GenResult(
+            tokens=self.made,
+            kept=kept,
+            text=self.text.text,
+            rest=rest,
+            finish=self.finish or Finish.CANCELLED,
+            stop=self.text.stop,
+            logprobs=self.logprobs,
+            prompt_tokens=self._prompt,
+            cached_tokens=cached_tokens,
+            forced_tokens=self.forced,
+        )
+
+
+class PrefillWork:
+    """Wants the prompt computed, and that is all."""
+
+    computes_last = False
+    branches = 0
+
+    def __init__(self) -> None:
+        self.finished = False
+        self._last: Segment | None = None
+
+    def to_make(self) -> int:
+        return 0
+
+    def prepare(self) -> None:
+        pass
+
+    def last_segment(self, tokens: IntArray, start: int, slots: IntArray, made: bool) -> Segment:
+        self._last = Segment(tokens, start, slots, made)
+        return self._last
+
+    def place_branches(self, sequence: TokenSequence, slots: IntArray) -> list[Segment]:
+        del sequence, slots
+        return []
+
+    def take(
+        self, segment: Segment, token: int, logprob: float, scores: tuple[tuple[float, ...], ...]
+    ) -> list[int]:
+        del token, logprob, scores
+        self.finished = segment is self._last
+        return []
+
+    def retract(self) -> IntArray:
+        return np.empty(0, np.int32)
+
+    def kept(self) -> int:
+        return 0
+
+    def result(self, cached_tokens: int) -> None:
+        del cached_tokens
+
+
+@dataclass(slots=True)
+class _Branch:
+    """A token of some continuation, shared by all continuations that begin alike."""
+
+    token: int
+    parent: _Branch | None
+    depth: int  # tokens from the end of the prompt: 0 for the first
+    children: dict[int, _Branch]
+    logprob: float = math.nan
+    slot: int = -1
+
+    def path_slots(self) -> list[int]:
+        """The slots of the tokens from the end of the prompt up to this one."""
+        slots: list[int] = []
+        node: _Branch | None = self
+        while node is not None:
+            slots.append(node.slot)
+            node = node.parent
+        return slots[::-1]
+
+
+class ScoreWork:
+    """Asks for the probabilities of the tokens of several continuations.
+
+    The continuations form a tree. The prompt's last row answers for the first tokens, and every
+    token that another one follows is computed once, with the next ones as its targets.
+    """
+
+    computes_last = True
+
+    def __init__(self, request: ScoreRequest) -> None:
+        self._continuations = request.continuations
+        self._first: dict[int, _Branch] = {}
+        self._order: list[_Branch] = []  # those to compute, parents first
+        self._placed = 0
+        self._asked: dict[int, list[_Branch]] = {}  # by segment in flight: the branches, or none
+        self._given: set[int] = set()
+        self._answered = -1  # branches answered for; the prompt's last row is number 0
+        self._prompt = len(request.keys)
+        for tokens in request.continuations:
+            level, parent = self._first, None
+            for depth, token in enumerate(tokens):
+                if token not in level:
+                    level[token] = _Branch(token, parent, depth, {})
+                parent = level[token]
+                level = parent.children
+        stack = list(self._first.values())[::-1]
+        while stack:
+            branch = stack.pop()
+            if branch.children:
+                self._order.append(branch)
+                stack += list(branch.children.values())[::-1]
+
+    @property
+    def size(self) -> int:
+        """How many tokens are computed after the prompt."""
+        return len(self._order)
+
+    @property
+    def depth(self) -> int:
+        """Positions after the prompt that are computed."""
+        return max((branch.depth + 1 for branch in self._order), default=0)
+
+    @property
+    def branches(self) -> int:
+        return len(self._order) - self._placed
+
+    def own_slots(self) -> IntArray:
+        """The slots of the branches placed so far."""
+        return np.array([branch.slot for branch in self._order[: self._placed]], np.int32)
+
+    @property
+    def finished(self) -> bool:
+        return self._answered == len(self._order)
+
+    def to_make(self) -> int:
+        return 0
+
+    def prepare(self) -> None:
+        pass
+
+    def last_segment(self, tokens: IntArray, start: int, slots: IntArray, made: bool) -> Segment:
+        targets = (*((),) * (len(tokens) - 1), tuple(self._first))
+        segment = Segment(tokens, start, slots, made, targets=targets)
+        self._asked[id(segment)] = []
+        return segment
+
+    def place_branches(self, sequence: TokenSequence, slots: IntArray) -> list[Segment]:
+        batch = self._order[self._placed : self._placed + len(slots)]
+        self._placed += len(batch)
+        chains: list[list[_Branch]] = []
+        for branch, slot in zip(batch, slots.tolist(), strict=True):
+            branch.slot = slot
+            if chains and chains[-1][-1] is branch.parent:
+                chains[-1].append(branch)
+            else:
+                chains.append([branch])
+        return [self._segment(chain, sequence) for chain in chains]
+
+    def _segment(self, chain: list[_Branch], sequence: TokenSequence) -> Segment:
+        end = sequence.total
+        segment = Segment(
+            tokens=np.array([branch.token for branch in chain], np.int32),
+            start=end + chain[0].depth,
+            slots=np.concatenate(
+                [sequence.slots[:end], np.array(chain[-1].path_slots(), np.int32)]
+            ),
+            made=True,
+            targets=tuple(tuple(branch.children) for branch in chain),
+        )
+        self._asked[id(segment)] = chain
+        return segment
+
+    def take(
+        self, segment: Segment, token: int, logprob: float, scores: tuple[tuple[float, ...], ...]
+    ) -> list[int]:
+        del token, logprob
+        chain = self._asked.pop(id(segment), None)
+        if chain is None:
+            return []  # a part of the prompt that nothing is asked about
+        levels = [branch.children for branch in chain] or [self._first]
+        for level, row in zip(levels, scores[-len(levels) :], strict=True):
+            for branch, value in zip(level.values(), row, strict=True):
+                branch.logprob = value
+        self._answered += len(levels)
+        return []
+
+    def retract(self) -> IntArray:
+        own = self.own_slots()
+        own = own[~np.isin(own, list(self._given))] if self._given else own
+        self._placed, self._answered = 0, -1
+        self._asked.clear()
+        return own
+
+    def give_away(self, slots: set[int]) -> None:
+        """Own these slots no longer."""
+        self._given = slots
+
+    def paths(self) -> list[tuple[KeyArray, IntArray]]:
+        """Keys and slots after the prompt, of each longest chain of computed tokens."""
+        found: list[tuple[KeyArray, IntArray]] = []
+        for branch in self._order:
+            if any(child.children for child in branch.children.values()):
+                continue  # a longer chain has it
+            tokens: list[int] = []
+            node: _Branch | None = branch
+            while node is not None:
+                tokens.append(node.token)
+                node = node.parent
+            keys = np.array(tokens[::-1], np.int64) * 2 + 1
+            found.append((keys, np.array(branch.path_slots(), np.int32)))
+        return found
+
+    def kept(self) -> int:
+        return 0
+
+    def result(self, cached_tokens: int) -> ScoreResult:
+        logprobs: list[list[float]] = []
+        for tokens in self._continuations:
+            level, values = self._first, []
+            for token in tokens:
+                values.append(level[token].logprob)
+                level = level[token].children
+            logprobs.append(values)
+        return ScoreResult(logprobs, self._prompt, cached_tokens)
+
+
+def work_of(
+    request: Request, vocabulary: Vocabulary, limit: int
+) -> GenWork | ScoreWork | PrefillWork:
+    """The work of a request; `limit` is the room left in the model's context.
+
+    Raises:
+        UsageError: the request is malformed.
+    """
+    if not len(request.keys):
+        raise UsageError("a model call needs at least one token of prompt", hint="append some text")
+    tokens = tokens_of(request.keys)
+    if int(tokens.min()) < 0 or int(tokens.max()) >= vocabulary.size:
+        raise UsageError(f"the prompt holds token ids outside of 0..{vocabulary.size - 1}")
+    if isinstance(request, GenRequest):
+        return GenWork(request, vocabulary, limit)
+    if isinstance(request, ScoreRequest):
+        if not request.continuations or not all(request.continuations):
+            raise UsageError(
+                "a continuation to score is empty", hint="give choices of at least one token"
+            )
+        if not all(0 <= t < vocabulary.size for c in request.continuations for t in c):
+            raise UsageError(f"a continuation holds token ids outside of 0..{vocabulary.size - 1}")
+        return ScoreWork(request)
+    if isinstance(request, PrefillRequest):
+        return PrefillWork()
+    raise UsageError(f"{type(request).__name__} is no request that an engine knows")
+
+
+def _open_end(keys: KeyArray, vocabulary: Vocabulary) -> bytes:
+    """The bytes of a character that the prompt leaves open."""
+    raw = b""
+    for token in tokens_of(keys[-4:]).tolist():
+        piece = vocabulary.token_bytes[token] if token < len(vocabulary.token_bytes) else None
+        raw = raw + piece if piece else b""
+    return open_character(raw)
