@@ -26,10 +26,10 @@ from lmc.result import Result
 
 if TYPE_CHECKING:
     from lmc.codegen.artifact import Artifact
+    from lmc.engine import Engine
     from lmc.ir.core import Program as Graph
     from lmc.plan import Plan
     from lmc.runtime.executor import EagerRow
-    from lmc.engine import Engine
     from lmc.runtime.results import KnownCall, RowResult
 
 __all__ = ["Loaded", "Lowered", "Program", "compile", "current_engine", "jit", "load", "use"]

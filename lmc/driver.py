@@ -12,7 +12,7 @@ from lmc.errors import Location
 if TYPE_CHECKING:
     from lmc.frontend.arguments import Arguments
     from lmc.ir.core import Program
-    from lmc.passes.manager import PassRecord
+    from lmc.passes.instruments import PassRecord
     from lmc.plan import Plan
 
 __all__ = ["Compiled", "Options", "compile_function", "optimize", "trace_function"]
@@ -58,11 +58,22 @@ def trace_function(
 
 
 def optimize(program: Program, options: Options) -> tuple[Program, tuple[PassRecord, ...]]:
-    """The graph after the passes, and what each of them did."""
-    from lmc.passes.manager import PassManager, pipeline
+    """The graph after the passes, and what each of them did.
 
-    manager = PassManager(pipeline(options.passes, options.level), dump=options.dump)
-    return manager.run(program)
+    Raises:
+        UsageError: there is no such level, pass or option.
+        InternalError: a pass is at fault.
+    """
+    from lmc.passes.instruments import DumpIR, Instrument, Timing, VerifyEach
+    from lmc.passes.manager import PassManager
+
+    timing = Timing()
+    instruments: list[Instrument] = [timing, VerifyEach()]
+    if options.dump is not None:
+        instruments.append(DumpIR(options.dump))
+    pipeline = options.level if options.passes is None else options.passes
+    optimized = PassManager.of(pipeline, instruments).run(program)
+    return optimized, tuple(timing.records)
 
 
 def compile_function(

@@ -34,7 +34,7 @@ class Generation:
     error: LmcError | None = None
 
 
-class Engine(LocalEngine):
+class Engine(LocalEngine):  # noqa: D101 - as its base
     __doc__ = LocalEngine.__doc__
 
     def generate(
