@@ -1,0 +1,111 @@
+"""A program as boxes and arrows: what DOT, Mermaid, SVG and networkx show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from lmc.ir.core import Program, Region, Value
+from lmc.ir.ops import If
+from lmc.ir.printer import name_values, printed_lines
+from lmc.ir.types import STATE
+
+__all__ = ["Arrow", "Box", "Group", "Picture", "picture_of"]
+
+LONGEST_LABEL = 72  # characters; the rest of a line is left out
+
+ArrowKind = Literal["state", "data", "control"]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A parameter or a node; `op` is its mnemonic, `param` for parameters."""
+
+    id: str
+    label: str
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """From what defines a value to what uses it, or from an `if` into one of its ways."""
+
+    source: str
+    target: str
+    label: str
+    kind: ArrowKind
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The boxes of a region, in order, with the groups inside it."""
+
+    id: str
+    label: str
+    boxes: tuple[Box, ...]
+    inner: tuple[Group, ...] = ()
+
+    def walk(self) -> Iterator[Box]:
+        """All boxes, each before those of inner groups."""
+        yield from self.boxes
+        for group in self.inner:
+            yield from group.walk()
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The whole program."""
+
+    name: str
+    group: Group
+    arrows: tuple[Arrow, ...]
+
+    def boxes(self) -> Iterator[Box]:
+        """All boxes, in printed order."""
+        return self.group.walk()
+
+
+def picture_of(program: Program) -> Picture:
+    """The boxes and arrows of a program."""
+    return _Drawing(program).picture()
+
+
+class _Drawing:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.names = name_values(program)
+        self.lines = {id(ln.node): ln.text for ln in printed_lines(program) if ln.node}
+        self.arrows: list[Arrow] = []
+        self.made_by: dict[Value, str] = {}
+        self.count = 0  # of nodes and of groups so far: ids are unique
+
+    def picture(self) -> Picture:
+        params = []
+        for nth, param in enumerate(self.program.params):
+            self.made_by[param] = f"p{nth}"
+            params.append(Box(f"p{nth}", f"%{self.names[param]}: {param.type}", "param"))
+        group = self.group(self.program.body, self.program.name, params)
+        return Picture(self.program.name, group, tuple(self.arrows))
+
+    def group(self, region: Region, label: str, boxes: list[Box]) -> Group:
+        group_id = f"g{self.count}"
+        inner: list[Group] = []
+        for node in region.nodes:
+            box_id = f"n{self.count}"
+            self.count += 1
+            line = self.lines[id(node)].strip().removesuffix(" {")
+            if len(line) > LONGEST_LABEL:
+                line = line[: LONGEST_LABEL - 1] + "…"
+            boxes.append(Box(box_id, line, node.op.mnemonic))
+            for value in dict.fromkeys(node.op.value_operands()):
+                kind: ArrowKind = "state" if value.type == STATE else "data"
+                self.arrows.append(
+                    Arrow(self.made_by[value], box_id, f"%{self.names[value]}", kind)
+                )
+            self.made_by.update((value, box_id) for value in node.results)
+            if isinstance(node.op, If):
+                for way, part in (("then", node.op.then), ("else", node.op.orelse)):
+                    self.arrows.append(Arrow(box_id, f"n{self.count}", way, "control"))
+                    inner.append(self.group(part, way, []))
+        return Group(group_id, label, tuple(boxes), tuple(inner))
