@@ -21,19 +21,22 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from lmc import constraints, errors, ir
-    from lmc.api import compile, jit, load, use
+    from lmc.api import Program, compile, jit, load, use
     from lmc.driver import Options
     from lmc.frontend.dsl import assistant, gen, select, system, user
     from lmc.engine import Engine
+    from lmc.result import Result
 
 __all__ = [
     "Engine", "Options", "assistant", "compile", "constraints", "errors", "gen", "ir", "jit",
-    "load", "select", "system", "use", "user",
+    "Program", "Result", "load", "select", "system", "use", "user",
 ]  # fmt: skip
 
 _WHERE = {
     "Engine": "lmc.engine",
     "Options": "lmc.driver",
+    "Program": "lmc.api",
+    "Result": "lmc.result",
     "assistant": "lmc.frontend.dsl",
     "compile": "lmc.api",
     "constraints": "",

@@ -196,7 +196,7 @@ def _ret(low: _Lowering, op: flow.Ret, _: Results, at: At) -> p.Instr:
     return p.Ret(
         state=low.state(op.state),
         names=op.names,
-        values=low.operands(op.values_of),
+        values=low.operands(op.values),
         value=low.operand(op.value),
         at=at,
     )

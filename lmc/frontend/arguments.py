@@ -49,7 +49,8 @@ def flatten(arguments: Mapping[str, object]) -> Arguments:
     opaque: list[object] = []
 
     def walk(value: object, path: Path) -> object:
-        if isinstance(value, str) and type(value).__hash__ is str.__hash__:
+        if issubclass(type(value), str):
+            assert isinstance(value, str)
             texts.append(value)
             paths.append(path)
             return {"$": len(texts) - 1}

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 from lmc.errors import LmcError, Location, UsageError
 from lmc.frontend.location import here
+from lmc.frontend.symbolic import Text
 from lmc.params import SELECT_METHODS, GenParams
 
 __all__ = [
@@ -131,6 +132,9 @@ def gen(
         UsageError: a value is out of its range.
     """
     at = here()
+    _known(regex, "the regex of a gen")
+    for one in (stop,) if isinstance(stop, str) else tuple(stop or ()):
+        _known(one, "a stop string of a gen")
     try:
         params = GenParams(
             max_tokens=max_tokens,
@@ -201,6 +205,12 @@ def _name(name: object, at: Location | None) -> str | None:
             f"a variable's name must be a text, not {_shown(name)}", at, hint="name it first"
         )
     return name
+
+
+def _known(value: object, what: str) -> None:
+    """End a trace where a text that is not known yet stands for a parameter."""
+    if type(value) is Text:
+        value._source.need(f"{what} that is not known yet")
 
 
 def _items(value: object) -> tuple[object, ...]:

@@ -1,9 +1,10 @@
 """Values that are not known yet: texts, numbers, truth values and lists seen while tracing.
 
-A `Text` is a `str` whose characters are a placeholder, so that f-strings, `str.join` and `%` carry
-it along; `Source.resolve` finds the placeholders again when the string reaches a prompt. Methods of
-`str` that have a pure function in `lmc.textops` are recorded; every other use of the value raises
-`NeedsValue`, and the tracer ends the graph there.
+A `Text` says that it is a `str` and has its methods, but holds no characters: whatever would read
+them fails at once instead of reading something else. Methods that have a pure function in
+`lmc.textops` are recorded; every other use raises `NeedsValue`, and the tracer ends the graph
+there. Formatting one (`format`, `%`) gives a placeholder, which the trace finds again when the
+string reaches a prompt.
 """
 
 from __future__ import annotations
@@ -34,9 +35,6 @@ class Source(Protocol):
     def decide(self, value: object) -> bool:
         """Which way the current path takes at a condition."""
 
-    def placeholder(self, value: object) -> str:
-        """A string that stands for a text value until it is resolved."""
-
     def formatted(self, value: object) -> str:
         """A placeholder made by formatting: it must reach a prompt."""
 
@@ -44,19 +42,16 @@ class Source(Protocol):
         """End the graph here."""
 
 
-class Text(str):
+class Text:
     """A text that is not known yet."""
 
-    _source: Source
-    value: Any
+    def __init__(self, source: Source, value: object) -> None:
+        self._source = source
+        self.value = value
 
-    @staticmethod
-    def make(source: Source, value: object) -> Text:
-        """The text `value` of a trace."""
-        text = str.__new__(Text, source.placeholder(value))
-        text._source = source
-        text.value = value
-        return text
+    @property
+    def __class__(self) -> type:  # `isinstance(x, str)` holds, as it will when the program runs
+        return str
 
     # -- carried along by formatting
     def __str__(self) -> str:
@@ -98,14 +93,14 @@ class Text(str):
     def __bool__(self) -> bool:
         return bool(self._source.pure("text.nonempty", self))
 
-    def __contains__(self, part: str) -> Any:  # type: ignore[override] # Python calls bool() on it
+    def __contains__(self, part: str) -> Any:  # Python calls bool() on it
         return self._source.pure("text.contains", self, part)
 
     # -- numbers, parts
     def __len__(self) -> int:
         self._source.need("len() of a text that is not known yet")
 
-    def __getitem__(self, key: SupportsIndex | slice) -> Any:  # type: ignore[override]
+    def __getitem__(self, key: SupportsIndex | slice) -> Any:
         if isinstance(key, slice):
             if key.step not in (None, 1):
                 self._source.need("a slice with a step of a text that is not known yet")
@@ -137,6 +132,12 @@ class Text(str):
         self._source.need("* on a text that is not known yet")
 
     __rmul__ = __mul__
+
+    def __copy__(self) -> Text:
+        return self
+
+    def __deepcopy__(self, _: object) -> Text:
+        return self
 
     def __reduce_ex__(self, _: object) -> Any:
         self._source.need("a copy of a text that is not known yet")

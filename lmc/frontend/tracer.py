@@ -10,20 +10,18 @@ the way ends in `flow.resume`: at run time the rest is executed eagerly.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import secrets
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, NoReturn
 
 from lmc.errors import LmcError, Location, TraceError
 from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
-from lmc.frontend.location import here, in_library, is_library, of_traceback
+from lmc.frontend.location import here, in_library, of_traceback
+from lmc.frontend.rewrite import rewritten
 from lmc.frontend.symbolic import Bool, Int, NeedsValue, Text, TextList
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops.flow import If, Resume, Ret
@@ -90,7 +88,7 @@ class _Tracer:
         arguments: Arguments,
         source: Location | None,
     ) -> None:
-        self._function = function
+        self._function = rewritten(function)
         self._name = name
         self._arguments = arguments
         self._source = source
@@ -98,6 +96,7 @@ class _Tracer:
         self._pattern = re.compile(f"{_MARK}{key}:([0-9]+){_MARK}")
         self._key = f"{_MARK}{key}:"
         self._by_id: list[Value] = []
+        self._symbolic_seen = bool(arguments.paths)
         self._params = tuple(Value(TEXT, _hint(path)) for path in arguments.paths)
         self._root = _Way()
         self._todo: list[list[bool]] = [[]]
@@ -130,10 +129,9 @@ class _Tracer:
         self._loose: dict[int, tuple[_Way, int, Location | None, int]] = {}
         self._ended = False
         state = State(self, self._emit(Start(), self._source)[0])
-        given = unflatten(self._arguments, lambda n: Text.make(self, self._params[n]))
+        given = unflatten(self._arguments, lambda n: Text(self, self._params[n]))
         try:
-            with _watching(self):
-                value = self._function(state, **given)
+            value = self._function(state, **given)
             self._check_loose()
             self._return(state, value)
         except _PathOver:
@@ -146,7 +144,7 @@ class _Tracer:
             self._end_eagerly(f"{type(error).__name__}: {error.problem}", error.where)
         except Exception as error:
             where = of_traceback(error.__traceback__)
-            if isinstance(error, (NameError, ImportError, SyntaxError)) or not self._by_id:
+            if isinstance(error, (NameError, ImportError, SyntaxError)) or not self._symbolic_seen:
                 raise TraceError(f"{type(error).__name__}: {error}", where) from error
             self._end_eagerly(f"{type(error).__name__}: {error}", where)
 
@@ -272,23 +270,19 @@ class _Tracer:
         """The symbolic result of a pure function."""
         operands: list[Operand] = []
         for arg in args:
-            if isinstance(arg, str) and not isinstance(arg, Text):
+            if type(arg) is not Text and isinstance(arg, str):
                 operands.append(self._joined(self.resolve(arg)))
             else:
                 operands.append(self._operand(arg))
         return self._symbolic(self._emit(Pure(fn, tuple(operands)), here())[0])
 
-    def placeholder(self, value: object) -> str:
-        """A string that stands for a text value until `resolve` finds it."""
+    def formatted(self, value: object) -> str:
+        """A placeholder that must reach a prompt, or the graph ends where it was made."""
         assert isinstance(value, Value), "placeholders stand for values"
         number = len(self._by_id)
         self._by_id.append(value)
+        self._loose[number] = (self._way, self._index, here(), len(self._calls))
         return f"{self._key}{number}{_MARK}"
-
-    def formatted(self, value: object) -> str:
-        """A placeholder that must reach a prompt, or the graph ends where it was made."""
-        self._loose[len(self._by_id)] = (self._way, self._index, here(), len(self._calls))
-        return self.placeholder(value)
 
     def need(self, what: str) -> NoReturn:
         """End the graph here."""
@@ -296,7 +290,7 @@ class _Tracer:
 
     def resolve(self, text: str) -> list[Operand]:
         """The constant and symbolic parts of a string with placeholders."""
-        if isinstance(text, Text):
+        if type(text) is Text:
             return [text.value]
         if _MARK not in text:
             return [Const(str(text))] if text else []
@@ -324,8 +318,8 @@ class _Tracer:
         return self._emit(Pure("text.concat", tuple(parts)), here())[0]
 
     def _operand(self, value: object) -> Operand:
-        if isinstance(value, (Text, Bool, Int, TextList)):
-            held = value.value
+        if type(value) in (Text, Bool, Int, TextList):
+            held = value.value  # type: ignore[attr-defined] # one of these four
             assert isinstance(held, (Value, Const)), "symbolic values hold operands"
             return held
         if isinstance(value, (Value, Const)):
@@ -335,9 +329,10 @@ class _Tracer:
         raise NeedsValue(f"a {type(value).__name__} together with a text that is not known yet")
 
     def _symbolic(self, value: Value) -> Any:
+        self._symbolic_seen = True
         kinds: dict[Type, Any] = {BOOL: Bool, INT: Int, list_of(TEXT): TextList}
         if value.type == TEXT:
-            return Text.make(self, value)
+            return Text(self, value)
         return kinds[value.type](self, value)
 
     # ---------------------------------------------------------------------- the Recorder
@@ -353,7 +348,7 @@ class _Tracer:
         self, state: Value, name: str, params: GenParams, at: Location | None
     ) -> tuple[Value, Value]:
         for text in (*params.stop, params.regex or ""):
-            if isinstance(text, Text) or _MARK in text:
+            if type(text) is Text or _MARK in text:
                 self.need("a gen whose stop strings or constraint are not known yet")
         after, text_value = self._emit(Gen(state, name, params, len(self._calls)), at)
         self._calls.append((after, text_value))
@@ -372,7 +367,7 @@ class _Tracer:
         return self._symbolic(ref)
 
     def known(self, value: object, what: str) -> Any:
-        if isinstance(value, (Int, Text, Bool)):
+        if type(value) in (Int, Text, Bool):
             self.need(f"{what} is not known yet")
         return value
 
@@ -398,7 +393,7 @@ class _Tracer:
                 parts = self.resolve(node)
                 items.append(self._joined(parts))
                 return {"$": len(items) - 1}
-            if isinstance(node, (Bool, Int, TextList)):
+            if type(node) in (Bool, Int, TextList):
                 items.append(self._operand(node))
                 return {"$": len(items) - 1}
             if node is None or isinstance(node, (bool, int, float)):
@@ -428,36 +423,3 @@ def _hint(path: tuple[str | int, ...]) -> str:
 def here_of(error: BaseException) -> Location | None:
     """The user's line at which an error was raised."""
     return of_traceback(error.__traceback__)
-
-
-@contextlib.contextmanager
-def _watching(tracer: _Tracer) -> Iterator[None]:
-    """End the graph where a regular expression reads a text that is not known yet.
-
-    `re` reads the characters of a `str` directly and would see a placeholder. A profile function
-    is told of each call into C, though not of its arguments: so a search made by the program itself
-    always ends the graph, one made by a library only if it holds a placeholder.
-    """
-    before = sys.getprofile()
-
-    def profile(frame: FrameType, event: str, arg: Any) -> None:
-        if event != "c_call" or not isinstance(getattr(arg, "__self__", None), re.Pattern):
-            return
-        caller = frame.f_code.co_filename
-        if caller.startswith(_OWN):
-            return
-        if not is_library(caller) or any(map(_marked, frame.f_locals.values())):
-            tracer.need("a regular expression on a text that is not known yet")
-
-    sys.setprofile(profile)
-    try:
-        yield
-    finally:
-        sys.setprofile(before)
-
-
-_OWN = __file__.rpartition("frontend")[0]
-
-
-def _marked(subject: object) -> bool:
-    return isinstance(subject, str) and str.__contains__(subject, _MARK)
