@@ -1,0 +1,1 @@
+"""Attention over the KV pool: what is asked (`base`), its definition, and who answers."""

@@ -1,0 +1,1 @@
+"""Compiled CPU kernels, each defined by plain torch code elsewhere in the runtime."""

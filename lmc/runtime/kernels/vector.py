@@ -1,0 +1,397 @@
+"""Sixteen float32 in one value: the words in which the CPU kernels are written.
+
+Numba alone leaves it to the optimizer whether and how a loop becomes vector code, and so in which
+order numbers are added. These kernels promise bit-identical rows, so they say it themselves: each
+operation here is one vector operation (or a fixed sequence of them) on every machine; LLVM cuts it
+into narrower ones where registers are narrower, which changes no result.
+
+Addresses are plain integers (`tensor.data_ptr()` plus bytes). Nothing is checked: the callers in
+this package pass buffers whose sizes they know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+__all__ = [
+    "LANES",
+    "add",
+    "atomic_next",
+    "below",
+    "choose",
+    "choose_where",
+    "div",
+    "exp2",
+    "f32_of_bits",
+    "f32x16",
+    "fma",
+    "lanes_at_most",
+    "load",
+    "load_bfloat16",
+    "load_f32",
+    "load_f64",
+    "load_i32",
+    "load_i64",
+    "load_u8",
+    "mul",
+    "noise",
+    "peak",
+    "splat",
+    "splat_at",
+    "store",
+    "store_bfloat16",
+    "store_f32",
+    "store_f64",
+    "store_i32",
+    "store_i64",
+    "sub",
+    "top",
+    "total",
+]
+
+LANES = 16  # float32 of one vector
+LOG2E = math.log2(math.e)
+
+_F32 = ir.FloatType()
+_I32 = ir.IntType(32)
+_I16 = ir.IntType(16)
+_I64 = ir.IntType(64)
+_VF = ir.VectorType(_F32, LANES)
+_VI = ir.VectorType(_I32, LANES)
+_VH = ir.VectorType(_I16, LANES)
+
+_Builder = Any  # llvmlite ships no types
+_Value = Any
+
+
+class _Vector(types.Type):  # type: ignore[misc]  # numba ships no types
+    """Numba's name for the type of a vector."""
+
+    def __init__(self) -> None:
+        super().__init__(name="f32x16")
+
+
+f32x16 = _Vector()
+
+
+@register_model(_Vector)
+class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, dmm: Any, fe_type: Any) -> None:  # noqa: ANN401
+        super().__init__(dmm, fe_type, _VF)
+
+
+def _op(result: Any, *argument_types: Any) -> Callable[[Callable[..., _Value]], Any]:  # noqa: ANN401
+    """Make a numba intrinsic of a function `(builder, *values) -> value` that emits code."""
+
+    def wrap(emit: Callable[..., _Value]) -> Any:  # noqa: ANN401
+        signature = result(*argument_types)
+
+        def codegen(context: Any, builder: _Builder, sig: Any, args: Any) -> _Value:  # noqa: ANN401, ARG001
+            value = emit(builder, *args)
+            return context.get_dummy_value() if value is None else value
+
+        # numba reads the arity from the function's own parameters, hence one shell per arity
+        shells: dict[int, Callable[..., Any]] = {
+            1: lambda typing, a: (signature, codegen),  # noqa: ARG005
+            2: lambda typing, a, b: (signature, codegen),  # noqa: ARG005
+            3: lambda typing, a, b, c: (signature, codegen),  # noqa: ARG005
+        }
+        shell = shells[len(argument_types)]
+        shell.__name__ = shell.__qualname__ = emit.__name__
+        shell.__doc__ = emit.__doc__
+        return intrinsic(shell)
+
+    return wrap
+
+
+def _pointer(builder: _Builder, address: _Value, to: Any) -> _Value:  # noqa: ANN401
+    return builder.inttoptr(address, ir.PointerType(to))
+
+
+def _call(builder: _Builder, name: str, *args: _Value) -> _Value:
+    """Call an LLVM intrinsic on vectors of one type."""
+    kind = ir.FunctionType(_VF, [_VF] * len(args))
+    return builder.call(
+        cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v16f32"), args
+    )
+
+
+def _constant(value: float) -> ir.Constant:
+    return ir.Constant(_VF, [value] * LANES)
+
+
+def _integers(value: int, kind: Any = _VI) -> ir.Constant:  # noqa: ANN401
+    return ir.Constant(kind, [value] * LANES)
+
+
+def _spread(builder: _Builder, scalar: _Value, kind: Any) -> _Value:  # noqa: ANN401
+    first = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(_I32, 0))
+    zeros = ir.Constant(_VI, [0] * LANES)
+    return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
+
+
+# Memory ------------------------------------------------------------------------------------------
+
+
+@_op(f32x16, types.int64)
+def load(builder: _Builder, address: _Value) -> _Value:
+    """16 float32."""
+    return builder.load(_pointer(builder, address, _VF), align=4)
+
+
+@_op(types.none, types.int64, f32x16)
+def store(builder: _Builder, address: _Value, value: _Value) -> None:
+    """Write 16 float32."""
+    builder.store(value, _pointer(builder, address, _VF), align=4)
+
+
+@_op(f32x16, types.int64)
+def load_bfloat16(builder: _Builder, address: _Value) -> _Value:
+    """16 bfloat16, widened; exact, as a bfloat16 is the upper half of a float32."""
+    half = builder.load(_pointer(builder, address, _VH), align=2)
+    return builder.bitcast(builder.shl(builder.zext(half, _VI), _integers(16)), _VF)
+
+
+def _round_to_bfloat16(builder: _Builder, value: _Value) -> _Value:
+    bits = builder.bitcast(value, _VI)
+    odd = builder.and_(builder.lshr(bits, _integers(16)), _integers(1))
+    rounded = builder.add(bits, builder.add(odd, _integers(0x7FFF)))  # ties go to the even one
+    nan = builder.fcmp_unordered("uno", value, value)
+    bits = builder.select(nan, _integers(0x7FC00000), rounded)  # a NaN must not wrap to a number
+    return builder.trunc(builder.lshr(bits, _integers(16)), _VH)
+
+
+@_op(types.none, types.int64, f32x16)
+def store_bfloat16(builder: _Builder, address: _Value, value: _Value) -> None:
+    """Write 16 bfloat16, rounded to nearest, ties to even."""
+    builder.store(_round_to_bfloat16(builder, value), _pointer(builder, address, _VH), align=2)
+
+
+@_op(types.float32, types.int64)
+def load_f32(builder: _Builder, address: _Value) -> _Value:
+    """One float32."""
+    return builder.load(_pointer(builder, address, _F32), align=4)
+
+
+@_op(types.none, types.int64, types.float32)
+def store_f32(builder: _Builder, address: _Value, value: _Value) -> None:
+    """Write one float32."""
+    builder.store(value, _pointer(builder, address, _F32), align=4)
+
+
+@_op(types.int64, types.int64)
+def load_i32(builder: _Builder, address: _Value) -> _Value:
+    """One int32, widened to int64."""
+    return builder.sext(builder.load(_pointer(builder, address, _I32), align=4), _I64)
+
+
+@_op(types.int64, types.int64)
+def load_i64(builder: _Builder, address: _Value) -> _Value:
+    """One int64."""
+    return builder.load(_pointer(builder, address, _I64), align=8)
+
+
+@_op(types.none, types.int64, types.int64)
+def store_i32(builder: _Builder, address: _Value, value: _Value) -> None:
+    """Write an integer as int32."""
+    builder.store(builder.trunc(value, _I32), _pointer(builder, address, _I32), align=4)
+
+
+@_op(types.float64, types.int64)
+def load_f64(builder: _Builder, address: _Value) -> _Value:
+    """One float64."""
+    return builder.load(_pointer(builder, address, ir.DoubleType()), align=8)
+
+
+@_op(types.none, types.int64, types.float64)
+def store_f64(builder: _Builder, address: _Value, value: _Value) -> None:
+    """Write one float64."""
+    builder.store(value, _pointer(builder, address, ir.DoubleType()), align=8)
+
+
+@_op(types.none, types.int64, types.int64)
+def store_i64(builder: _Builder, address: _Value, value: _Value) -> None:
+    """Write an int64."""
+    builder.store(value, _pointer(builder, address, _I64), align=8)
+
+
+@_op(types.int64, types.int64)
+def load_u8(builder: _Builder, address: _Value) -> _Value:
+    """One byte."""
+    return builder.zext(builder.load(_pointer(builder, address, ir.IntType(8)), align=1), _I64)
+
+
+@_op(types.int64, types.int64)
+def atomic_next(builder: _Builder, address: _Value) -> _Value:
+    """The int64 at `address`, which is increased by one for the next to ask."""
+    pointer = _pointer(builder, address, _I64)
+    return builder.atomic_rmw("add", pointer, ir.Constant(_I64, 1), ordering="monotonic")
+
+
+# Arithmetic --------------------------------------------------------------------------------------
+
+
+@_op(f32x16, types.float32)
+def splat(builder: _Builder, value: _Value) -> _Value:
+    """One number, 16 times."""
+    return _spread(builder, value, _VF)
+
+
+@_op(f32x16, types.int64)
+def splat_at(builder: _Builder, address: _Value) -> _Value:
+    """The float32 at an address, 16 times; an operand of the multiplication on AVX-512."""
+    return _spread(builder, builder.load(_pointer(builder, address, _F32), align=4), _VF)
+
+
+@_op(f32x16, f32x16, f32x16, f32x16)
+def fma(builder: _Builder, a: _Value, b: _Value, c: _Value) -> _Value:
+    """`a * b + c`, rounded once."""
+    return _call(builder, "fma", a, b, c)
+
+
+@_op(f32x16, f32x16, f32x16)
+def mul(builder: _Builder, a: _Value, b: _Value) -> _Value:
+    """Products."""
+    return builder.fmul(a, b)
+
+
+@_op(f32x16, f32x16, f32x16)
+def add(builder: _Builder, a: _Value, b: _Value) -> _Value:
+    """Sums."""
+    return builder.fadd(a, b)
+
+
+@_op(f32x16, f32x16, f32x16)
+def sub(builder: _Builder, a: _Value, b: _Value) -> _Value:
+    """Differences."""
+    return builder.fsub(a, b)
+
+
+@_op(f32x16, f32x16, f32x16)
+def div(builder: _Builder, a: _Value, b: _Value) -> _Value:
+    """Quotients."""
+    return builder.fdiv(a, b)
+
+
+@_op(f32x16, f32x16, f32x16)
+def peak(builder: _Builder, a: _Value, b: _Value) -> _Value:
+    """The greater of each pair; of `b` if `a` is NaN, so that a NaN in `b` stays."""
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+@_op(f32x16, types.int64, types.int64)
+def below(builder: _Builder, first: _Value, limits: _Value) -> _Value:
+    """1.0 in the lanes whose int32 limit, read from memory, is above `first`, else 0.0."""
+    limit = builder.load(_pointer(builder, limits, _VI), align=4)
+    place = _spread(builder, builder.trunc(first, _I32), _VI)
+    inside = builder.icmp_signed("<", place, limit)
+    return builder.select(inside, _constant(1.0), _constant(0.0))
+
+
+@_op(f32x16, f32x16, f32x16, f32x16)
+def choose(builder: _Builder, chosen: _Value, value: _Value, other: _Value) -> _Value:
+    """`value` in the lanes where `chosen` is not 0, else `other`."""
+    return builder.select(builder.fcmp_unordered("!=", chosen, _constant(0.0)), value, other)
+
+
+@_op(f32x16, types.int64, f32x16, f32x16)
+def choose_where(builder: _Builder, flags: _Value, value: _Value, other: _Value) -> _Value:
+    """`value` in the lanes whose flag, one of 16 bytes in memory, is not 0, else `other`."""
+    kind = ir.VectorType(ir.IntType(8), LANES)
+    held = builder.load(_pointer(builder, flags, kind), align=1)
+    return builder.select(builder.icmp_unsigned("!=", held, _integers(0, kind)), value, other)
+
+
+@_op(types.int64, f32x16, f32x16)
+def lanes_at_most(builder: _Builder, a: _Value, b: _Value) -> _Value:
+    """Bit i of the result says whether lane i of `a` is at most that of `b`."""
+    bits = builder.bitcast(builder.fcmp_ordered("<=", a, b), _I16)
+    return builder.zext(bits, _I64)
+
+
+def _scramble(builder: _Builder, x: _Value) -> _Value:
+    x = builder.xor(x, builder.lshr(x, _integers(16)))
+    x = builder.mul(x, _integers(0x7FEB352D))
+    x = builder.xor(x, builder.lshr(x, _integers(15)))
+    x = builder.mul(x, _integers(0x846CA68B))
+    return builder.xor(x, builder.lshr(x, _integers(16)))
+
+
+@_op(f32x16, types.int64, types.int64, types.int64)
+def noise(builder: _Builder, first: _Value, key1: _Value, key2: _Value) -> _Value:
+    """`lmc.runtime.sampler.noise` of 16 ids from `first` on, to the precision of float32."""
+    one, two = (_spread(builder, builder.trunc(k, _I32), _VI) for k in (key1, key2))
+    counting = ir.Constant(_VI, [*range(LANES)])
+    ids = builder.add(_spread(builder, builder.trunc(first, _I32), _VI), counting)
+    words = builder.add(builder.mul(ids, _integers(0x9E3779B1)), one)
+    words = _scramble(builder, builder.xor(_scramble(builder, words), two))
+    return builder.fmul(builder.uitofp(words, _VF), _constant(2.0**-32))
+
+
+def _reduce(builder: _Builder, value: _Value, join: Callable[[_Value, _Value], _Value]) -> _Value:
+    """Join the halves of a vector until one number is left."""
+    width = LANES
+    while width > 1:
+        width //= 2
+        undefined = ir.Constant(value.type, ir.Undefined)
+        low, high = (
+            builder.shuffle_vector(
+                value,
+                undefined,
+                ir.Constant(ir.VectorType(_I32, width), [*range(first, first + width)]),
+            )
+            for first in (0, width)
+        )
+        value = join(low, high)
+    return builder.extract_element(value, ir.Constant(_I32, 0))
+
+
+@_op(types.float32, f32x16)
+def total(builder: _Builder, value: _Value) -> _Value:
+    """The sum of all lanes, in halves."""
+    return _reduce(builder, value, builder.fadd)
+
+
+@_op(types.float32, f32x16)
+def top(builder: _Builder, value: _Value) -> _Value:
+    """The greatest lane; not for NaN."""
+    return _reduce(
+        builder, value, lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b)
+    )
+
+
+@_op(f32x16, f32x16)
+def exp2(builder: _Builder, x: _Value) -> _Value:
+    """Two to the power of each lane, to about 1e-7 relative; 0 under -126.5, infinity over 127.5.
+
+    x = n + r with n whole and |r| <= 1/2; the Taylor series of 2**r of degree 7 (its rest is under
+    3e-9), times 2**n put together from bits. 2**0 is 1 exactly. NaN stays NaN.
+    """
+    whole = _call(builder, "rint", x)
+    rest = builder.fsub(x, whole)
+    series = _constant(math.log(2) ** 7 / math.factorial(7))
+    for power in range(6, -1, -1):
+        coefficient = math.log(2) ** power / math.factorial(power)
+        series = _call(builder, "fma", series, rest, _constant(coefficient))
+    low, high = _constant(-126.0), _constant(127.0)
+    small, large = builder.fcmp_ordered("<", whole, low), builder.fcmp_ordered(">", whole, high)
+    nan = builder.fcmp_unordered("uno", x, x)
+    held = builder.select(builder.or_(small, builder.or_(large, nan)), _constant(0.0), whole)
+    exponent = builder.shl(builder.add(builder.fptosi(held, _VI), _integers(127)), _integers(23))
+    value = builder.fmul(series, builder.bitcast(exponent, _VF))
+    value = builder.select(small, _constant(0.0), value)
+    value = builder.select(large, _constant(math.inf), value)
+    return builder.select(nan, x, value)
+
+
+@_op(types.float32, types.int64)
+def f32_of_bits(builder: _Builder, bits: _Value) -> _Value:
+    """The float32 whose bits are the low half of an integer: how a kernel is given a number."""
+    return builder.bitcast(builder.trunc(bits, _I32), _F32)

@@ -1,0 +1,237 @@
+"""The row-wise layers of a transformer: their definitions in torch, and who computes them.
+
+Every function here treats each row by itself. `row_ops` gives the compiled kernels where numba
+can be had and the sizes suit them, else `TorchRowOps`, which is also what they are tested against.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from lmc.errors import ModelError
+from lmc.runtime.config import ModelConfig, RopeScaling
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["KernelRowOps", "Rotary", "RowOps", "TorchRowOps", "rms_norm", "rotate", "row_ops"]
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """`x / sqrt(mean(x**2) + epsilon) * weight` over the last axis, float32.
+
+    Source: Zhang and Sennrich, 2019.
+    """
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * weight
+
+
+def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Rotate pairs (i, i + d/2) of the last axis by their angles.
+
+    Args:
+        x: float32, shape (rows, heads, d).
+        cosines, sines: float32, shape (rows, d / 2).
+
+    Source: RoFormer (Su et al., 2021), with the halves as pairs.
+    """
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cosines[:, None], sines[:, None]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class Rotary:
+    """Cosines and sines of the rotary embedding, float32, shape (positions, head_dim / 2)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+        frequencies = 1.0 / (config.rope_theta**exponents)
+        if config.rope_scaling is not None:
+            frequencies = _stretch(frequencies, config.rope_scaling)
+        angles = torch.arange(config.context_length, dtype=torch.float32)[:, None] * frequencies
+        self.cosines, self.sines = angles.cos(), angles.sin()
+
+
+def _stretch(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    """Lower the frequencies for contexts longer than those of the training.
+
+    "llama3" keeps the high ones, divides the low ones and blends between. Source: the Llama 3.1
+    release (Grattafiori et al., 2024).
+    """
+    if scaling.kind == "linear":
+        return frequencies / scaling.factor
+    if scaling.kind != "llama3":
+        raise ModelError(
+            f"rotary scaling {scaling.kind!r} is not supported",
+            hint='supported are "linear" and "llama3"',
+        )
+    turns = scaling.original_context * frequencies / (2 * math.pi)  # in the original context
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return kept * frequencies + (1 - kept) * frequencies / scaling.factor
+
+
+class RowOps(Protocol):
+    """Row-wise layers. `out` says how many rows there are; inputs may have more."""
+
+    name: str
+
+    def embed(self, tokens: Tensor, table: Tensor, out: Tensor) -> None:
+        """`out = table[tokens]`; tokens int32, out float32."""
+
+    def add_norm(self, delta: Tensor | None, residual: Tensor, weight: Tensor, out: Tensor) -> None:
+        """`residual += delta` (float32), then `out = rms_norm(residual)`."""
+
+    def rotate_store(
+        self,
+        qkv: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+    ) -> None:
+        """Split rows of queries, keys and values; norm and rotate; store keys and values.
+
+        Args:
+            qkv: shape (rows or more, (heads + 2 * kv_heads) * head_dim).
+            positions, slots: int32, shape (rows,).
+            queries: float32, shape (rows, heads, head_dim); overwritten.
+            keys, values: the pool of the layer, (slots, kv_heads, head_dim); the rows' slots are
+                overwritten.
+            q_norm, k_norm: float32 weights of norms over head_dim, or None.
+        """
+
+    def silu_mul(self, gate_up: Tensor, out: Tensor) -> None:
+        """`out = silu(gate) * up`, where a row of gate_up is [gate, up]."""
+
+
+class TorchRowOps:
+    """The definitions, on any device."""
+
+    name = "torch"
+
+    def __init__(self, config: ModelConfig, rotary: Rotary) -> None:
+        self._config, self._rotary = config, rotary
+
+    def embed(self, tokens: Tensor, table: Tensor, out: Tensor) -> None:
+        out.copy_(table[tokens.long()])
+
+    def add_norm(self, delta: Tensor | None, residual: Tensor, weight: Tensor, out: Tensor) -> None:
+        if delta is not None:
+            residual += delta[: len(out)]
+        out.copy_(rms_norm(residual, weight, self._config.rms_eps))
+
+    def rotate_store(
+        self,
+        qkv: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+    ) -> None:
+        config, rows = self._config, len(queries)
+        heads, kv_heads = config.heads, config.kv_heads
+        split = qkv[:rows].float().view(rows, heads + 2 * kv_heads, config.head_dim)
+        q, k, v = split.split((heads, kv_heads, kv_heads), dim=1)
+        if q_norm is not None and k_norm is not None:
+            q = rms_norm(q, q_norm, config.rms_eps)
+            k = rms_norm(k, k_norm, config.rms_eps)
+        places = positions.long()
+        cosines, sines = self._rotary.cosines[places], self._rotary.sines[places]
+        queries.copy_(rotate(q, cosines, sines))
+        keys[slots.long()] = rotate(k, cosines, sines).to(keys.dtype)
+        values[slots.long()] = v.to(values.dtype)
+
+    def silu_mul(self, gate_up: Tensor, out: Tensor) -> None:
+        for row, result in zip(gate_up, out, strict=False):
+            # row by row: torch computes exp by vectors but the end of an array by scalars, which
+            # round differently, and where the end lies must not depend on the number of rows
+            gate, up = row.float().chunk(2)
+            result.copy_(torch.nn.functional.silu(gate) * up)
+
+
+class KernelRowOps:
+    """The compiled kernels of `lmc.runtime.kernels.rows`, on the CPU.
+
+    Sums have a fixed order; exponentials are good to 1e-7. Not for use by two threads at a time.
+    """
+
+    name = "kernels"
+
+    def __init__(self, config: ModelConfig, rotary: Rotary, *, half: bool, threads: int) -> None:
+        from lmc.runtime.kernels.parallel import bits_of
+        from lmc.runtime.kernels.rows import row_kernel
+
+        self._config, self._rotary, self._threads = config, rotary, threads
+        self._epsilon = bits_of(config.rms_eps)
+        self._embed = row_kernel("embed", half)
+        self._add_norm = row_kernel("add_norm", half)
+        self._rotate_store = row_kernel("rotate_store", half)
+        self._silu_mul = row_kernel("silu_mul", half)
+
+    @staticmethod
+    def supports(config: ModelConfig) -> bool:
+        """Whether all sizes are multiples of a vector."""
+        sizes = (config.hidden_size, config.intermediate_size, config.head_dim // 2)
+        return all(size % 16 == 0 for size in sizes) and config.head_dim % 2 == 0
+
+    def _team(self, numbers: int) -> int:
+        """Threads for a task: waking others pays from about 10 us of work on."""
+        return self._threads if numbers > 20_000 else 1
+
+    def embed(self, tokens: Tensor, table: Tensor, out: Tensor) -> None:
+        rows, columns = out.shape
+        self._embed(
+            self._team(rows * columns), tokens.data_ptr(), table.data_ptr(), out.data_ptr(), rows,
+            columns,
+        )  # fmt: skip
+
+    def add_norm(self, delta: Tensor | None, residual: Tensor, weight: Tensor, out: Tensor) -> None:
+        rows, columns = out.shape
+        self._add_norm(
+            self._team(rows * columns), 0 if delta is None else delta.data_ptr(),
+            residual.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, columns, self._epsilon,
+        )  # fmt: skip
+
+    def rotate_store(
+        self,
+        qkv: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+    ) -> None:
+        config, rows = self._config, len(queries)
+        self._rotate_store(
+            self._team(rows * qkv.shape[1]), qkv.data_ptr(), positions.data_ptr(),
+            slots.data_ptr(), self._rotary.cosines.data_ptr(), self._rotary.sines.data_ptr(),
+            queries.data_ptr(), keys.data_ptr(), values.data_ptr(), rows, config.heads,
+            config.kv_heads, config.head_dim, 0 if q_norm is None else q_norm.data_ptr(),
+            0 if k_norm is None else k_norm.data_ptr(), self._epsilon,
+        )  # fmt: skip
+
+    def silu_mul(self, gate_up: Tensor, out: Tensor) -> None:
+        rows, columns = out.shape
+        self._silu_mul(
+            self._team(rows * columns), gate_up.data_ptr(), out.data_ptr(), rows, columns
+        )
+
+
+def row_ops(config: ModelConfig, *, dtype: torch.dtype, threads: int) -> RowOps:
+    """The fastest row-wise layers there are for a model on the CPU."""
+    rotary = Rotary(config)
+    if find_spec("numba") is not None and KernelRowOps.supports(config):
+        return KernelRowOps(config, rotary, half=dtype == torch.bfloat16, threads=threads)
+    return TorchRowOps(config, rotary)

@@ -1,0 +1,55 @@
+"""What the runner asks of a model, and which model serves which family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from lmc.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lmc.runtime.attention.base import AttentionBackend, Batch
+
+__all__ = ["KVTensors", "Model", "take_weight"]
+
+KVTensors = list[tuple["Tensor", "Tensor"]]  # keys and values of each layer
+
+
+class Model(Protocol):
+    """The tensors of a decoder, and its forward pass."""
+
+    def keeps_rule(self) -> bool:
+        """Whether its products give the same rows for all row counts that they are used with."""
+
+    def forward(self, batch: Batch, kv: KVTensors, attention: AttentionBackend) -> Tensor:
+        """Compute the rows of a batch and store their keys and values.
+
+        Returns the last layer's output after its norm, shape (rows, hidden_size), valid until the
+        next call.
+        """
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of all next tokens, float32, shape (rows, vocab_size), for up to 256 rows."""
+
+
+def take_weight(weights: Mapping[str, Tensor], name: str, *shape: int) -> Tensor:
+    """A weight by its Hugging Face name, checked.
+
+    Raises:
+        ModelError: there is none, or it has another shape.
+    """
+    try:
+        weight = weights[name]
+    except KeyError:
+        raise ModelError(
+            f"the model has no weight {name!r}",
+            hint="the file may be incomplete, or of a family that is not supported",
+        ) from None
+    if tuple(weight.shape) != shape:
+        raise ModelError(
+            f"weight {name!r} has shape {tuple(weight.shape)}, expected {shape}",
+            hint="the weights do not fit the configuration",
+        )
+    return weight

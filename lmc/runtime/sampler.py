@@ -1,0 +1,220 @@
+"""Draw tokens. A draw depends on its `Sampling`, its position and its row of logits, nothing else.
+
+Greedy takes the greatest logit, the lowest id among equals. Otherwise, in this order: mask, divide
+by the temperature, keep the `top_k` greatest, of these keep the fewest most likely ones whose
+probabilities reach `top_p` (equals rank by id), and draw by the Gumbel-max trick: the token with
+the greatest `logit / temperature + g`, with g = -log(-log(1 - u)) of a uniform u in (0, 1) for each
+token id.
+
+The uniform numbers are counter-based, u = (h + 1/2) / 2**32, with a hash h of 32 bits:
+
+    key(c) = s(.. s(s(c ^ seed_low) ^ seed_high) ^ row) ^ draw) ^ position)
+    h(id)  = s(s(id * 0x9E3779B1 + key(1)) ^ key(2))        all modulo 2**32
+
+where s is the mixer `scramble`. Two keys make 64 bits, so that no two draws of a job share theirs.
+A token with a small chance needs a great g, that is a small u; few ids have one, and only for these
+are logarithms computed: the choice is exactly the same.
+
+Source: Gumbel-max: Maddison et al., 2014. Counter-based numbers: Salmon et al., 2011. The mixer is
+"lowbias32" of Wellons, 2018 (public domain), found there by search for low bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from lmc.errors import InternalError
+from lmc.runtime.request import MaskArray, Sampling
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Sampler", "Wish", "allowed_tokens", "draw", "keys_of_draw", "noise", "scramble"]
+
+FloatArray = npt.NDArray[np.float32]
+WordArray = npt.NDArray[np.uint32]
+
+FIRST_TRIED = 256  # tokens sorted at first for top-p; more only where these do not reach it
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A token to be drawn after one row; see `Segment` for the fields."""
+
+    sampling: Sampling
+    position: int = 0
+    mask: MaskArray | None = None
+    banned: tuple[int, ...] = ()
+
+
+def scramble(x: WordArray) -> WordArray:
+    """Mix 32-bit words: each bit of the result depends on each bit of the argument."""
+    x = x ^ (x >> np.uint32(16))
+    x = x * np.uint32(0x7FEB352D)
+    x = x ^ (x >> np.uint32(15))
+    x = x * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
+
+
+def keys_of_draw(sampling: Sampling, position: int) -> tuple[int, int]:
+    """The two 32-bit keys of the random numbers of one draw."""
+    keys = np.array([1, 2], np.uint32)
+    seed = sampling.seed & 0xFFFF_FFFF_FFFF_FFFF
+    for part in (seed & 0xFFFF_FFFF, seed >> 32, sampling.row, sampling.draw, position):
+        keys = scramble(keys ^ np.uint32(part & 0xFFFF_FFFF))
+    return int(keys[0]), int(keys[1])
+
+
+def noise(ids: npt.NDArray[np.integer], keys: tuple[int, int]) -> npt.NDArray[np.float64]:
+    """Uniform numbers in (0, 1) for token ids."""
+    words = ids.astype(np.uint32) * np.uint32(0x9E3779B1) + np.uint32(keys[0])
+    return (scramble(scramble(words) ^ np.uint32(keys[1])).astype(np.float64) + 0.5) / 2**32
+
+
+def allowed_tokens(
+    logits: FloatArray, sampling: Sampling, mask: MaskArray | None
+) -> MaskArray | None:
+    """Which tokens are left after mask, top-k and top-p; None for all.
+
+    Equal logits rank by id, the lowest first, so that no more than `top_k` are left.
+    """
+    vocabulary = len(logits)
+    k = sampling.top_k if 0 < sampling.top_k < vocabulary else vocabulary
+    if sampling.temperature == 0 or (k == vocabulary and sampling.top_p >= 1.0):
+        return mask
+    scores = logits if mask is None else np.where(mask, logits, np.float32(-np.inf))
+    tried = k if k < vocabulary else min(FIRST_TRIED, vocabulary)
+    weights = np.exp((scores - scores.max()).astype(np.float64) / sampling.temperature)
+    while True:
+        kept = ranked = _greatest(scores, tried)
+        if sampling.top_p < 1.0:
+            whole = weights.sum() if k == vocabulary else weights[ranked].sum()
+            before = np.cumsum(weights[ranked]) - weights[ranked]
+            kept = ranked[before < sampling.top_p * whole]
+        if tried >= k or len(kept) < tried:
+            break
+        tried = min(vocabulary, 16 * tried)
+    left = np.zeros(vocabulary, np.bool_)
+    left[kept] = True
+    return left if mask is None else left & mask
+
+
+def _greatest(scores: FloatArray, count: int) -> npt.NDArray[np.int64]:
+    """The ids of the `count` greatest scores, greatest first, equals by id."""
+    ids = np.arange(len(scores))
+    if count < len(scores):
+        least = np.partition(scores, len(scores) - count)[len(scores) - count]
+        above = np.flatnonzero(scores > least)
+        ids = np.concatenate([above, np.flatnonzero(scores == least)[: count - len(above)]])
+    return ids[np.lexsort((ids, -scores[ids]))]
+
+
+def draw(logits: FloatArray, wish: Wish) -> int:
+    """The token that a wish gets from a row of logits, or -1 if none is allowed: the definition."""
+    mask = _unbanned(wish, len(logits))
+    if mask is not None and not mask.any():
+        return -1
+    left = allowed_tokens(logits, wish.sampling, mask)
+    scores = logits.astype(np.float64)
+    if wish.sampling.temperature > 0:
+        uniform = noise(np.arange(len(logits)), keys_of_draw(wish.sampling, wish.position))
+        scores = scores / wish.sampling.temperature - np.log(-np.log1p(-uniform))
+    return int(np.argmax(scores if left is None else np.where(left, scores, -np.inf)))
+
+
+def _unbanned(wish: Wish, vocabulary: int) -> MaskArray | None:
+    """A wish's mask without the banned tokens."""
+    if not wish.banned:
+        return wish.mask
+    mask = np.ones(vocabulary, np.bool_) if wish.mask is None else wish.mask.copy()
+    mask[[*wish.banned]] = False
+    return mask
+
+
+class Sampler:
+    """Draws for the rows of a step; compiled where numba can be had, by the definitions else."""
+
+    def __init__(self, vocab_size: int, *, threads: int) -> None:
+        self._vocab_size, self._threads = vocab_size, threads
+        self._kernel = None
+        if find_spec("numba") is not None and vocab_size % 16 == 0:
+            from lmc.runtime.kernels.draw import draw_kernel
+
+            self._kernel = draw_kernel()
+
+    def run(
+        self, logits: Tensor, wishes: Sequence[Wish | None]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Draw a token after each row that has a wish.
+
+        Args:
+            logits: float32 on the CPU, shape (rows, vocab_size), contiguous.
+            wishes: one per row, or None where no token is wanted.
+
+        Returns:
+            The tokens, -1 where none was wanted, and of each row the logarithm of the sum of its
+            exponentials: a logit less this is a log-probability. It is NaN or infinite where the
+            logits are not all finite; then the token means nothing.
+
+        Raises:
+            InternalError: a mask allows no token.
+        """
+        values = logits.numpy()
+        if self._kernel is None:
+            tokens, normalizers = self._by_definition(values, wishes)
+        else:
+            tokens, normalizers = self._compiled(values, wishes)
+        for wish, token, normalizer in zip(wishes, tokens, normalizers, strict=True):
+            if wish is not None and token < 0 and np.isfinite(normalizer):
+                raise InternalError("a mask allows no token at all")
+        return tokens, normalizers
+
+    def _by_definition(
+        self, logits: FloatArray, wishes: Sequence[Wish | None]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        tokens = np.full(len(wishes), -1, np.int64)
+        normalizers = np.full(len(wishes), np.nan)
+        for i, wish in enumerate(wishes):
+            row = logits[i]
+            if not np.isfinite(row.max()):  # NaN and +inf; -inf is a token that never comes
+                continue
+            normalizers[i] = row.max() + np.log(np.exp((row - row.max()).astype(np.float64)).sum())
+            if wish is not None:
+                tokens[i] = draw(row, wish)
+        return tokens, normalizers
+
+    def _compiled(
+        self, logits: FloatArray, wishes: Sequence[Wish | None]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        assert self._kernel is not None
+        masks: list[MaskArray | None] = []
+        rows = np.zeros((len(wishes), 5), np.int64)
+        temperatures = np.zeros(len(wishes))
+        for i, wish in enumerate(wishes):
+            if wish is None:
+                masks.append(None)
+                continue
+            mask = allowed_tokens(logits[i], wish.sampling, _unbanned(wish, self._vocab_size))
+            if mask is not None:
+                mask = np.ascontiguousarray(mask)
+                rows[i, 1] = mask.ctypes.data
+            masks.append(mask)  # kept alive until the kernel has read it
+            rows[i, 0] = 1
+            if wish.sampling.temperature > 0:
+                rows[i, 0] = 2
+                rows[i, 2:4] = keys_of_draw(wish.sampling, wish.position)
+                temperatures[i] = wish.sampling.temperature
+        tokens = np.full(len(wishes), -1, np.int64)
+        normalizers = np.zeros(len(wishes))
+        self._kernel(
+            self._threads if len(wishes) > 1 else 1, logits.ctypes.data, len(wishes),
+            self._vocab_size, rows.ctypes.data, temperatures.ctypes.data, tokens.ctypes.data,
+            normalizers.ctypes.data,
+        )  # fmt: skip
+        return tokens, normalizers
