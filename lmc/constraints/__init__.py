@@ -1,1 +1,57 @@
-"""Constraints as automata over bytes; knows no IR and no model."""
+"""Constraints as automata over bytes; knows no IR and no model.
+
+`automaton_of` is the compiler's side: a pattern becomes an `Automaton`, which a plan stores as
+JSON. `TokenMatcher` is the runtime's: a place in an automaton over a `Vocabulary`. `compile` does
+both. Parsers (and Lark) are loaded only by `automaton_of` and `compile`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from lmc.constraints.automaton import Automaton
+from lmc.constraints.matcher import TokenMatcher
+from lmc.constraints.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["KINDS", "Automaton", "TokenMatcher", "Vocabulary", "automaton_of", "compile"]
+
+KINDS = ("regex", "json_schema", "ebnf", "choices")
+
+
+def automaton_of(kind: str, source: str | Sequence[str] | object) -> Automaton:
+    """The automaton of a constraint.
+
+    Args:
+        kind: one of `KINDS`.
+        source: the pattern of a regex; the texts of choices.
+
+    Raises:
+        ConstraintError: the source is malformed, not supported, or nothing can match it.
+    """
+    # By name: the runtime imports this package, and must not come to depend on the parsers.
+    fronts = importlib.import_module("lmc.constraints.fronts")
+    made = fronts.automaton_of(kind, source)
+    assert isinstance(made, Automaton)
+    return made
+
+
+def compile(kind: str, source: str | Sequence[str] | object, tokenizer: object) -> TokenMatcher:
+    """A matcher at the beginning of a constraint.
+
+    Args:
+        kind: one of `KINDS`.
+        source: the pattern of a regex; the texts of choices.
+        tokenizer: the path of a `tokenizer.json`, a `tokenizers.Tokenizer`, a fast tokenizer of
+            transformers, or a `Vocabulary`.
+
+    Raises:
+        ConstraintError: the source is malformed, not supported, nothing can match it, or the
+            vocabulary cannot spell anything that does.
+    """
+    from lmc.constraints.tokenizer import vocabulary_of
+
+    return TokenMatcher(automaton_of(kind, source), vocabulary_of(tokenizer))

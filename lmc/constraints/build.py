@@ -1,0 +1,265 @@
+"""Expressions to terms: where look-around and atomic groups go.
+
+Every construct is translated together with what follows it, `k`. Then a look-ahead is just a
+conjunction, `(?=x)k` is `x.* & k`, and a look-behind asks a *tracker*: the term `.*x`, derived by
+all that was read, which says at each place whether `x` ends there. A loop whose body looks around
+is a named term, `X = body X | k`. Expressions without look-around become ordinary terms.
+
+An atomic group takes what a backtracking matcher would take first. That is a matter of look-ahead
+too: the second arm of `(?>a|b)` is open only where the first one fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmc.constraints.alphabet import Alphabet
+from lmc.constraints.charset import CharSet
+from lmc.constraints.expression import (
+    Alt,
+    Atomic,
+    Both,
+    Chars,
+    Expression,
+    Look,
+    Not,
+    Repeat,
+    Seq,
+    Text,
+    children,
+    walk,
+)
+from lmc.constraints.terms import UNBOUNDED, Arena, Term
+from lmc.errors import ConstraintError
+
+__all__ = ["Builder"]
+
+_MOST_COPIES = 20_000  # of bodies that look around, which cannot be counted by a number
+
+
+@dataclass(slots=True)
+class Builder:
+    """Makes terms of an expression, and the trackers of its look-behinds.
+
+    Attributes:
+        trackers: `trackers[n]` belongs to the term BEHIND(n); a tracker may ask those before it.
+    """
+
+    arena: Arena
+    trackers: list[Term] = field(default_factory=list)
+    _simple: dict[int, bool] = field(default_factory=dict)
+    _terms: dict[int, Term] = field(default_factory=dict)
+    _behinds: dict[Expression, int] = field(default_factory=dict)
+    _kept: list[Expression] = field(default_factory=list)
+    _atomic: dict[tuple[tuple[Expression, ...], Term], Term] = field(default_factory=dict)
+    _copies: int = 0
+
+    @staticmethod
+    def alphabet(expression: Expression) -> Alphabet:
+        """The classes that `expression` can tell apart."""
+        sets = [node.chars for node in walk(expression) if isinstance(node, Chars)]
+        letters = {c for node in walk(expression) if isinstance(node, Text) for c in node.text}
+        return Alphabet([*sets, *(CharSet.chars(c) for c in sorted(letters))])
+
+    def build(self, expression: Expression) -> Term:
+        """The texts of `expression`."""
+        return self._with(expression, self.arena.eps)
+
+    # -- without look-around -----------------------------------------------------------------
+
+    def _is_simple(self, node: Expression) -> bool:
+        known = self._simple.get(id(node))
+        if known is None:
+            if isinstance(node, Look | Atomic):
+                known = False
+            elif isinstance(node, Both | Not):
+                known = True  # these close over their items: nothing follows inside
+            else:
+                known = all(self._is_simple(child) for child in children(node))
+            self._simple[id(node)] = known
+            self._kept.append(node)  # while it lives its id is not given to another
+        return known
+
+    def _term(self, node: Expression) -> Term:
+        """A simple expression by itself."""
+        known = self._terms.get(id(node))
+        if known is not None:
+            return known
+        arena = self.arena
+        match node:
+            case Chars(chars):
+                made = arena.chars(arena.alphabet.mask(chars))
+            case Text(text):
+                made = self._text(text, arena.eps)
+            case Seq(items):
+                made = arena.eps
+                for item in reversed(items):
+                    made = self._with(item, made)
+            case Alt(items):
+                made = arena.alt([self._term(item) for item in items])
+            case Repeat(item, low, high):
+                made = arena.rep(self._term(item), low, UNBOUNDED if high is None else high)
+            case Both(items):
+                made = arena.both([self._with(item, arena.eps) for item in items])
+            case Not(item):
+                made = arena.neg(self._with(item, arena.eps))
+            case _:
+                raise AssertionError("an expression that looks around has no term by itself")
+        self._terms[id(node)] = made
+        self._kept.append(node)
+        return made
+
+    def _text(self, text: str, after: Term) -> Term:
+        arena, alphabet = self.arena, self.arena.alphabet
+        for char in reversed(text):
+            after = arena.cat(arena.chars(1 << alphabet.class_of(ord(char))), after)
+        return after
+
+    # -- with what follows -------------------------------------------------------------------
+
+    def _with(self, node: Expression, after: Term) -> Term:
+        """`node`, then `after`."""
+        arena = self.arena
+        if isinstance(node, Text):
+            return self._text(node.text, after)
+        if self._is_simple(node):
+            return arena.cat(self._term(node), after)
+        match node:
+            case Seq(items):
+                for item in reversed(items):
+                    after = self._with(item, after)
+                return after
+            case Alt(items):
+                return arena.alt([self._with(item, after) for item in items])
+            case Repeat():
+                return self._repeat(node, after)
+            case Look():
+                return arena.both((self._condition(node), after))
+            case Atomic(item):
+                return self._first((item,), after)
+            case _:
+                raise AssertionError(f"{type(node).__name__} was taken for one that looks around")
+
+    def _repeat(self, node: Repeat, after: Term) -> Term:
+        arena = self.arena
+        if node.high is None:
+            name = arena.var(marked=after.marked)
+            again = self._with(node.item, name)
+            # A round that reads nothing adds nothing: the name may not stand at its own front.
+            name.body = arena.alt((arena.front(again, {name: arena.empty}), after))
+            after = name
+        else:
+            end = after
+            for _ in range(node.high - node.low):
+                self._count_copy()
+                after = arena.alt((self._with(node.item, after), end))
+        for _ in range(node.low):
+            self._count_copy()
+            after = self._with(node.item, after)
+        return after
+
+    def _count_copy(self) -> None:
+        self._copies += 1
+        if self._copies > _MOST_COPIES:
+            raise ConstraintError(
+                f"repeats with look-around inside are copied out, here more than {_MOST_COPIES} times",
+                hint="lower the counts, or move the look-around out of the repeated group",
+            )
+
+    def _condition(self, look: Look) -> Term:
+        arena = self.arena
+        if look.behind:
+            found = arena.behind(self._tracker(look.item))
+        else:
+            found = self._with(look.item, arena.all)
+        return arena.neg(found) if look.negative else found
+
+    def _tracker(self, item: Expression) -> int:
+        number = self._behinds.get(item)
+        if number is None:
+            read = self._with(item, self.arena.mark)
+            self.trackers.append(self.arena.cat(self.arena.all, read))
+            number = self._behinds[item] = len(self.trackers) - 1
+        return number
+
+    # -- atomic groups -----------------------------------------------------------------------
+
+    def _matches(self, nodes: tuple[Expression, ...]) -> Term:
+        """All texts that begin with a match of `nodes`."""
+        return self._with(Seq(nodes), self.arena.all)
+
+    def _first(self, nodes: tuple[Expression, ...], after: Term) -> Term:
+        """The match of `nodes` that backtracking finds first, then `after`."""
+        if not nodes:
+            return after
+        key = (nodes, after)
+        known = self._atomic.get(key)
+        if known is not None:
+            return known
+        self._count_copy()
+        node, rest = nodes[0], nodes[1:]
+        arena = self.arena
+        match node:
+            case Text(text):
+                made = self._text(text, self._first(rest, after))
+            case Chars():
+                made = arena.cat(self._term(node), self._first(rest, after))
+            case Seq(items):
+                made = self._first((*items, *rest), after)
+            case Alt(items):
+                made, tried = arena.empty, arena.empty
+                for item in items:
+                    arm = self._first((item, *rest), after)
+                    made = arena.alt((made, arena.both((arm, arena.neg(tried)))))
+                    tried = arena.alt((tried, self._matches((item, *rest))))
+            case Repeat():
+                made = self._first_repeat(node, rest, after)
+            case Look():
+                made = arena.both((self._condition(node), self._first(rest, after)))
+            case Atomic(item):
+                made = self._first((item,), self._first(rest, after))
+            case _:
+                made = self._with(node, self._first(rest, after))
+        self._atomic[key] = made
+        return made
+
+    def _first_repeat(self, node: Repeat, rest: tuple[Expression, ...], after: Term) -> Term:
+        arena = self.arena
+        if node.high == 0:
+            return self._first(rest, after)
+        if not rest and isinstance(node.item, Chars) and not node.lazy:
+            return self._first_chars(node, after)
+        fewer = None if node.high is None else node.high - 1
+        again = Repeat(node.item, max(node.low - 1, 0), fewer, node.lazy)
+        if node.low:
+            return self._first((node.item, again, *rest), after)
+        name = None
+        if node.high is None:
+            again = node
+            name = arena.var(marked=after.marked)
+            self._atomic[((node, *rest), after)] = name
+        go_on, leave = (node.item, again, *rest), rest
+        taken = self._first(go_on, after)
+        left = self._first(leave, after)
+        if node.lazy:
+            found = arena.alt((left, arena.both((taken, arena.neg(self._matches(leave))))))
+        else:
+            found = arena.alt((taken, arena.both((left, arena.neg(self._matches(go_on))))))
+        if name is None:
+            return found
+        # A round that reads nothing ends the loop, as in a backtracking matcher.
+        name.body = arena.front(found, {name: left})
+        return name
+
+    def _first_chars(self, node: Repeat, after: Term) -> Term:
+        """`[..]{m,n}` taken greedily: it stops at `n`, or where no such character follows."""
+        arena = self.arena
+        char = self._term(node.item)
+        stop = arena.both((arena.neg(arena.cat(char, arena.all)), after))
+        if node.high is None:
+            return arena.cat(arena.rep(char, node.low, UNBOUNDED), stop)
+        full = arena.cat(arena.rep(char, node.high, node.high), after)
+        if node.low == node.high:
+            return full
+        early = arena.cat(arena.rep(char, node.low, node.high - 1), stop)
+        return arena.alt((early, full))

@@ -1,0 +1,64 @@
+"""The languages in which constraints are written, each by the function that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lmc.constraints.automaton import Automaton
+from lmc.constraints.expression import one_of
+from lmc.errors import ConstraintError
+
+__all__ = ["automaton_of"]
+
+
+def automaton_of(kind: str, source: object) -> Automaton:
+    """See `lmc.constraints.automaton_of`."""
+    front = _FRONTS.get(kind)
+    if front is None:
+        raise ConstraintError(
+            f"there is no kind of constraint {kind!r}", hint=f"kinds are {', '.join(_FRONTS)}"
+        )
+    return front(source)
+
+
+def _regex(source: object) -> Automaton:
+    from lmc.constraints.regex import parse
+
+    if not isinstance(source, str):
+        raise ConstraintError(f"a regex is a text, not {type(source).__name__}")
+    return Automaton(parse(source)).checked(f"the regex {_shown(source)}")
+
+
+def _choices(source: object) -> Automaton:
+    if isinstance(source, str) or not isinstance(source, Sequence):
+        raise ConstraintError("choices are a list of texts")
+    if not source:
+        raise ConstraintError("there are no choices", hint="give at least one text")
+    for choice in source:
+        if not isinstance(choice, str):
+            raise ConstraintError(f"a choice is a text, not {type(choice).__name__}")
+        try:
+            choice.encode()
+        except UnicodeEncodeError:
+            raise ConstraintError(f"the choice {choice!r} is no valid text") from None
+    return Automaton(one_of(source))
+
+
+def _later(kind: str) -> Callable[[object], Automaton]:
+    def refuse(source: object) -> Automaton:
+        del source
+        raise ConstraintError(f"constraints of kind {kind} are not available yet")
+
+    return refuse
+
+
+def _shown(source: str) -> str:
+    return repr(source if len(source) <= 60 else source[:57] + "...")
+
+
+_FRONTS: dict[str, Callable[[object], Automaton]] = {
+    "regex": _regex,
+    "choices": _choices,
+    "json_schema": _later("json_schema"),
+    "ebnf": _later("ebnf"),
+}

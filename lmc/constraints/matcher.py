@@ -1,0 +1,98 @@
+"""A place in a constraint, moved by tokens: what one request holds while it generates."""
+
+from __future__ import annotations
+
+from lmc.constraints.automaton import Automaton
+from lmc.constraints.machine import DEAD
+from lmc.constraints.tables import MaskArray, TokenTable
+from lmc.constraints.vocabulary import Vocabulary
+from lmc.errors import ConstraintError
+
+__all__ = ["TokenMatcher"]
+
+
+class TokenMatcher:
+    """Where a generation stands in its constraint. Cheap; everything costly is shared.
+
+    Not for several threads at once: give each its own by `fork`. They share all tables safely.
+
+    Raises:
+        ConstraintError: nothing matches, or the vocabulary cannot spell anything that does.
+    """
+
+    __slots__ = ("_ended", "_place", "_start", "_table", "automaton")
+
+    def __init__(self, automaton: Automaton, vocabulary: Vocabulary) -> None:
+        start = automaton.machine.start
+        if start is None:
+            raise ConstraintError("nothing can match this constraint")
+        self.automaton = automaton
+        self._table: TokenTable = vocabulary.table(automaton.machine)
+        self._start = start
+        self._place = start
+        self._ended = False
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary it was made for."""
+        return self._table.vocabulary
+
+    def mask(self) -> MaskArray:
+        """Which tokens may come next.
+
+        Returns:
+            bool, shape (vocabulary,), shared and read-only. A token is allowed exactly if the
+            constraint can still be completed after it; the end tokens exactly where it is
+            complete; nothing after an end token.
+        """
+        if self._ended:
+            return self._table.nothing
+        return self._table.mask(self._place)
+
+    def advance(self, token: int) -> None:
+        """Take a token.
+
+        Raises:
+            ValueError: the token is not allowed here.
+        """
+        if not self._ended:
+            after = self._table.step(self._place, token)
+            if after != DEAD:
+                self._place = after
+                return
+            if token in self.vocabulary.eos and self.is_complete():
+                self._ended = True
+                return
+        raise ValueError(f"token {token} is not allowed here")
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next whatever the model prefers; may be empty.
+
+        Where only one text can follow, these are the tokenizer's own tokens of it, without those
+        at its end whose boundary something that may still follow could move. Masks never depend
+        on what is forced.
+        """
+        return [] if self._ended else list(self._table.forced(self._place))
+
+    def is_complete(self) -> bool:
+        """Whether the text so far matches: an end token is allowed."""
+        return self._ended or self._table.machine.accepts(self._place)
+
+    def is_finished(self) -> bool:
+        """Whether the text so far matches and nothing can follow."""
+        return self._ended or self._table.machine.is_final(self._place)
+
+    def shortest(self) -> int:
+        """How many bytes the shortest text has that completes the constraint from here."""
+        return 0 if self._ended else self._table.machine.least_bytes(self._place)
+
+    def reset(self) -> None:
+        """Go back to the beginning."""
+        self._place, self._ended = self._start, False
+
+    def fork(self) -> TokenMatcher:
+        """Another matcher at the same place."""
+        twin = object.__new__(TokenMatcher)
+        twin.automaton, twin._table = self.automaton, self._table
+        twin._start, twin._place, twin._ended = self._start, self._place, self._ended
+        return twin

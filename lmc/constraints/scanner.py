@@ -1,0 +1,607 @@
+r"""Tokens of a regular expression: escapes, classes, flags, and what verbose mode ignores.
+
+The grammar (`regex.lark`) is the same everywhere in a pattern; what a character means is not: it
+depends on the flags in force, on being inside a class, on the dialect. All of that is settled
+here, so that a token carries the expression it stands for and the grammar is small.
+
+Two dialects: Python's `re` for constraints, ECMAScript's for JSON Schema's `pattern`. The
+properties `\p{..}` are taken in both.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from lark import Token
+
+from lmc.constraints.charset import (
+    ANY,
+    CharSet,
+    category,
+    digits,
+    fold_case,
+    spaces,
+    word_chars,
+)
+from lmc.constraints.expression import END, START, Alt, Chars, Expression, Look, Seq, Text
+from lmc.errors import ConstraintError
+
+__all__ = ["Group", "Quantifier", "Scanner", "SetOpening", "pattern_error"]
+
+_PYTHON_FLAGS = "aiLmsux"
+_SIMPLE = {"f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_OCTAL = "01234567"
+_HEX = "0123456789abcdefABCDEF"
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_NEWLINE = CharSet.chars("\n")
+_ECMA_LINE_ENDS = CharSet.chars("\n\r\u2028\u2029")
+_ECMA_SPACES = CharSet.chars("\t\n\v\f\r \xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff") | CharSet(
+    (0x2000, 0x200B)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """An opening parenthesis: "group", "ahead", "behind" or "atomic"."""
+
+    kind: str
+    negative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Quantifier:
+    """How often; `mode` is "greedy", "lazy" or "possessive"."""
+
+    low: int
+    high: int | None
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetOpening:
+    """An opening bracket, and whether and how case is ignored: None, "ascii" or "unicode"."""
+
+    negated: bool
+    fold: str | None
+
+
+def pattern_error(
+    pattern: str, position: int, problem: str, *, end: int | None = None, hint: str | None = None
+) -> ConstraintError:
+    """An error with the place marked by carets under the pattern; positions count from 0."""
+    begin = max(0, position - 36)
+    shown = pattern[begin : begin + 72]
+    visible = "".join(c if c.isprintable() else "\u00b7" for c in shown)
+    before = "..." if begin else ""
+    after = "..." if begin + 72 < len(pattern) else ""
+    width = max(1, min((end or position + 1), begin + len(shown)) - position)
+    marks = " " * (len(before) + position - begin) + "^" * width
+    return ConstraintError(
+        f"{problem} at position {position} of the pattern\n    {before}{visible}{after}\n    {marks}",
+        hint=hint,
+    )
+
+
+@dataclass
+class Scanner:
+    """Reads one pattern once.
+
+    Attributes:
+        opened: positions of the groups that are open.
+    """
+
+    pattern: str
+    ecma: bool = False
+    opened: list[int] = field(default_factory=list)
+    _at: int = 0
+    _flags: frozenset[str] = frozenset()
+    _outer: list[frozenset[str]] = field(default_factory=list)
+    _emitted: int = 0
+
+    def tokens(self) -> Iterator[Token]:
+        """The tokens of the pattern; raises ConstraintError where there can be none."""
+        pattern = self.pattern
+        while self._at < len(pattern):
+            for token in self._next():
+                self._emitted += 1
+                yield token
+
+    # -- helpers -----------------------------------------------------------------------------
+
+    def _fail(
+        self, position: int, problem: str, *, end: int | None = None, hint: str | None = None
+    ) -> NoReturn:
+        raise pattern_error(self.pattern, position, problem, end=end, hint=hint)
+
+    def _token(self, kind: str, value: object, start: int) -> Token:
+        token = Token(kind, "", start_pos=start, end_pos=self._at)
+        token.value = value  # type: ignore[assignment]  # any object may be a token's value
+        return token
+
+    def _peek(self, ahead: int = 0) -> str:
+        at = self._at + ahead
+        return self.pattern[at] if at < len(self.pattern) else ""
+
+    def _take(self, text: str) -> bool:
+        if self.pattern.startswith(text, self._at):
+            self._at += len(text)
+            return True
+        return False
+
+    def _until(self, stop: str, start: int, missing: str) -> str:
+        end = self.pattern.find(stop, self._at)
+        if end < 0:
+            self._fail(start, missing)
+        found = self.pattern[self._at : end]
+        self._at = end + len(stop)
+        return found
+
+    @property
+    def _ascii(self) -> bool:
+        return self.ecma or "a" in self._flags
+
+    @property
+    def _fold(self) -> str | None:
+        if "i" not in self._flags:
+            return None
+        return "ascii" if "a" in self._flags else "unicode"
+
+    # -- outside classes ---------------------------------------------------------------------
+
+    def _next(self) -> Iterator[Token]:
+        start = self._at
+        char = self.pattern[start]
+        if "x" in self._flags:
+            if char in " \t\n\r\v\f":
+                self._at += 1
+                return
+            if char == "#":
+                end = self.pattern.find("\n", start)
+                self._at = len(self.pattern) if end < 0 else end + 1
+                return
+        match char:
+            case "|":
+                self._at += 1
+                yield self._token("BAR", None, start)
+            case "(":
+                yield from self._group(start)
+            case ")":
+                self._at += 1
+                if not self.opened:
+                    self._fail(start, "this parenthesis was never opened")
+                self.opened.pop()
+                self._flags = self._outer.pop()
+                yield self._token("CLOSE", None, start)
+            case "[":
+                yield from self._set(start)
+            case "*" | "+" | "?" | "{" if quantifier := self._quantifier():
+                yield self._token("QUANTIFIER", quantifier, start)
+            case ".":
+                self._at += 1
+                yield self._token("CHARS", Chars(self._dot()), start)
+            case "^":
+                self._at += 1
+                yield self._token("ANCHOR", self._line_start(), start)
+            case "$":
+                self._at += 1
+                yield self._token("ANCHOR", self._line_end(), start)
+            case "\\":
+                yield self._escape(start)
+            case _:
+                yield from self._literal(start)
+
+    def _literal(self, start: int) -> Iterator[Token]:
+        """A run of ordinary characters as one token; the last apart if a quantifier follows."""
+        stops = "|()[*+?{.^$\\" + (" \t\n\r\v\f#" if "x" in self._flags else "")
+        self._at += 1
+        if "i" not in self._flags:
+            while self._at < len(self.pattern) and self.pattern[self._at] not in stops:
+                self._at += 1
+            if self._at - start > 1 and self._repeats():
+                self._at -= 1
+        text = self.pattern[start : self._at]
+        for offset, char in enumerate(text):
+            if 0xD800 <= ord(char) < 0xE000:
+                self._fail(start + offset, "a lone surrogate is no character")
+        yield self._token("TEXT", self._chars(text), start)
+
+    def _repeats(self) -> bool:
+        """Whether a quantifier may stand here; a brace may turn out to be ordinary."""
+        at = self._at
+        if "x" in self._flags:
+            while at < len(self.pattern) and self.pattern[at] in " \t\n\r\v\f#":
+                if self.pattern[at] == "#":
+                    end = self.pattern.find("\n", at)
+                    at = len(self.pattern) if end < 0 else end
+                at += 1
+        return at < len(self.pattern) and self.pattern[at] in "*+?{"
+
+    def _chars(self, text: str) -> Expression:
+        """Ordinary characters, with the case ignored if a flag says so."""
+        if self._fold is None:
+            return Text(text)
+        folded = fold_case(CharSet.chars(text), ascii_only=self._fold == "ascii")
+        return Text(text) if len(folded) == 1 else Chars(folded)
+
+    def _dot(self) -> CharSet:
+        if "s" in self._flags:
+            return ANY
+        return ANY - (_ECMA_LINE_ENDS if self.ecma else _NEWLINE)
+
+    def _line_start(self) -> Expression:
+        if "m" not in self._flags:
+            return START
+        return Look(Chars(ANY - _NEWLINE), behind=True, negative=True)
+
+    def _line_end(self) -> Expression:
+        if "m" in self._flags:
+            return Look(Chars(ANY - _NEWLINE), negative=True)
+        if self.ecma:
+            return END
+        return Look(Alt((END, Seq((Text("\n"), END)))))
+
+    def _quantifier(self) -> Quantifier | None:
+        start = self._at
+        if self._take("*"):
+            low, high = 0, None
+        elif self._take("+"):
+            low, high = 1, None
+        elif self._take("?"):
+            low, high = 0, 1
+        else:
+            bounds = self._braces(start)
+            if bounds is None:
+                return None
+            low, high = bounds
+        if self._take("?"):
+            return Quantifier(low, high, "lazy")
+        if not self.ecma and self._take("+"):
+            return Quantifier(low, high, "possessive")
+        return Quantifier(low, high, "greedy")
+
+    def _braces(self, start: int) -> tuple[int, int | None] | None:
+        self._at += 1
+        first = self._number()
+        comma = self._take(",")
+        second = self._number() if comma else first
+        if not self._take("}") or not (first or comma) or (self.ecma and not first):
+            self._at = start
+            return None
+        low = int(first or 0)
+        high = int(second) if second else None
+        if high is not None and high < low:
+            self._fail(start, f"the least count {low} is greater than the most, {high},")
+        return low, high
+
+    def _number(self) -> str:
+        start = self._at
+        while self._peek() and self._peek() in "0123456789":
+            self._at += 1
+        return self.pattern[start : self._at]
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def _group(self, start: int) -> Iterator[Token]:
+        self._at += 1
+        group = Group("group")
+        flags = self._flags
+        if self._take("?"):
+            char = self._peek()
+            if self._take("#"):
+                self._until(")", start, "this comment is never closed")
+                return
+            if self._take("P"):
+                self._python_group(start)
+            elif self._take(":"):
+                pass
+            elif self._take("="):
+                group = Group("ahead")
+            elif self._take("!"):
+                group = Group("ahead", negative=True)
+            elif self._take("<="):
+                group = Group("behind")
+            elif self._take("<!"):
+                group = Group("behind", negative=True)
+            elif char == "<" and self.ecma:
+                self._at += 1
+                self._name(">", start)
+            elif char == ">" and not self.ecma:
+                self._at += 1
+                group = Group("atomic")
+            elif char in ("R", "&", "+") or char.isdigit():
+                self._refuse(start, "recursion")
+            elif char == "(":
+                self._refuse(start, "a condition on a group")
+            elif char == "<":
+                self._fail(start, "a group is named", hint="write (?P<name>...)")
+            else:
+                scoped = self._flag_group(start)
+                if scoped is None:
+                    return
+                flags = scoped
+        elif self._peek() == "*":
+            self._fail(self._at, "there is nothing to repeat")
+        self.opened.append(start)
+        self._outer.append(self._flags)
+        self._flags = flags
+        yield self._token("OPEN", group, start)
+
+    def _refuse(self, start: int, what: str) -> NoReturn:
+        self._fail(
+            start,
+            f"{what} is not regular, so it is not supported,",
+            hint="write out the texts it can stand for, or use a grammar (ebnf=)",
+        )
+
+    def _python_group(self, start: int) -> None:
+        if self._take("<"):
+            self._name(">", start)
+        elif self._peek() == "=":
+            self._refuse(start, "a back reference")
+        elif self._peek() == ">":
+            self._refuse(start, "recursion")
+        else:
+            self._fail(start, f"unknown extension ?P{self._peek()}")
+
+    def _name(self, stop: str, start: int) -> None:
+        at = self._at
+        name = self._until(stop, start, "the group's name is not closed")
+        if not name.isidentifier():
+            self._fail(at, f"{name!r} is no name for a group")
+
+    def _flag_group(self, start: int) -> frozenset[str] | None:
+        """The flags inside `(?i-s:`; None for `(?i)`, which has set them for all that follows."""
+        on, off = set(), set()
+        known = "ims" if self.ecma else _PYTHON_FLAGS
+        while (char := self._peek()) and char in known:
+            if char == "L":
+                self._fail(self._at, "the flag L needs a pattern of bytes")
+            on.add(char)
+            self._at += 1
+        minus = self._take("-")
+        if minus:
+            while (char := self._peek()) and char in known:
+                if char in "auL":
+                    self._fail(self._at, f"the flag {char} cannot be turned off")
+                off.add(char)
+                self._at += 1
+        if {"a", "u"} <= on:
+            self._fail(start, "the flags a and u exclude each other")
+        if on & off:
+            self._fail(start, "a flag is turned on and off")
+        if not (on or off) or (minus and not off) or not (self._peek() and self._peek() in ":)"):
+            self._fail(start, "unknown extension or flag", end=self._at + 1)
+        closing = self._peek()
+        self._at += 1
+        flags = frozenset((self._flags - ({"a"} if "u" in on else set())) | on) - off - {"u"}
+        if closing == ":":
+            return flags
+        if minus or self.ecma:
+            self._fail(start, "flags for the rest of the pattern cannot be turned off here")
+        if self._emitted:
+            self._fail(
+                start,
+                "flags for the whole pattern stand after its beginning,",
+                hint="move them to the start, or write (?i:...) around what they are for",
+            )
+        self._flags = flags
+        return None
+
+    # -- escapes -----------------------------------------------------------------------------
+
+    def _escape(self, start: int) -> Token:
+        """An escape outside a class."""
+        char = self._peek(1)
+        if not char:
+            self._fail(start, "a backslash stands at the end")
+        anchors = {"b": self._boundary, "B": self._no_boundary}
+        if not self.ecma:
+            anchors |= {"A": lambda: START, "Z": lambda: END}
+        if char in anchors:
+            self._at += 2
+            return self._token("ANCHOR", anchors[char](), start)
+        if char in "123456789":
+            return self._token("TEXT", self._octal_or_reference(start), start)
+        if self.ecma and char == "k":
+            self._refuse(start, "a back reference")
+        found = self._class_or_char(start)
+        if isinstance(found, CharSet):
+            return self._token("CHARS", Chars(found), start)
+        return self._token("TEXT", self._chars(chr(found)), start)
+
+    def _octal_or_reference(self, start: int) -> Expression:
+        text = self.pattern[start + 1 : start + 4]
+        if not self.ecma and len(text) == 3 and all(c in _OCTAL for c in text):
+            code = int(text, 8)
+            if code > 0o377:
+                self._fail(start, "an octal escape is greater than \\377")
+            self._at += 4
+            return self._chars(chr(code))
+        end = start + 2
+        while end < len(self.pattern) and self.pattern[end].isdigit():
+            end += 1
+        self._at = end
+        self._refuse(start, "a back reference")
+
+    def _word(self) -> CharSet:
+        return word_chars(ascii_only=self._ascii)
+
+    def _boundary(self) -> Expression:
+        word = Chars(self._word())
+        return Alt((
+            Seq((Look(word, behind=True), Look(word, negative=True))),
+            Seq((Look(word, behind=True, negative=True), Look(word))),
+        ))  # fmt: skip
+
+    def _no_boundary(self) -> Expression:
+        word, any_char = Chars(self._word()), Chars(ANY)
+        outside: tuple[Expression, ...] = (
+            Look(word, behind=True, negative=True),
+            Look(word, negative=True),
+        )
+        if not self.ecma:
+            # `re` says that an empty text has no place that is not a boundary.
+            outside += (Alt((Look(any_char, behind=True), Look(any_char))),)
+        return Alt((Seq((Look(word, behind=True), Look(word))), Seq(outside)))
+
+    def _class_or_char(self, start: int) -> CharSet | int:
+        """What an escape stands for, inside or outside a class: a set or one character."""
+        char = self._peek(1)
+        self._at += 2
+        sets = {
+            "d": lambda: digits(ascii_only=self._ascii),
+            "s": lambda: _ECMA_SPACES if self.ecma else spaces(ascii_only=self._ascii),
+            "w": self._word,
+        }
+        if char.lower() in sets and char in "dDsSwW":
+            found = sets[char.lower()]()
+            return found if char.islower() else ~found
+        if char in "pP":
+            return self._property(start, negated=char == "P")
+        if char in _SIMPLE:
+            return ord(_SIMPLE[char])
+        if char == "a" and not self.ecma:
+            return 7
+        if char == "x":
+            return self._hex(start, 2)
+        if char == "u":
+            if self.ecma and self._take("{"):
+                return self._code(start, self._until("}", start, "this escape is never closed"))
+            return self._pair(start, self._hex(start, 4, surrogates=True))
+        if char == "U" and not self.ecma:
+            return self._hex(start, 8)
+        if char == "N" and not self.ecma:
+            return self._named(start)
+        if char == "0":
+            digits_ = ""
+            while not self.ecma and len(digits_) < 2 and self._peek() and self._peek() in _OCTAL:
+                digits_ += self._peek()
+                self._at += 1
+            return int("0" + digits_, 8)
+        if char == "c" and self.ecma and self._peek() and self._peek() in _LETTERS:
+            self._at += 1
+            return ord(self.pattern[self._at - 1]) % 32
+        if char in _LETTERS:
+            self._fail(start, f"\\{char} means nothing", end=self._at)
+        return ord(char)
+
+    def _hex(self, start: int, count: int, *, surrogates: bool = False) -> int:
+        text = self.pattern[self._at : self._at + count]
+        if len(text) < count or not all(c in _HEX for c in text):
+            self._fail(start, f"this escape needs {count} hexadecimal digits", end=self._at)
+        self._at += count
+        return self._code(start, text, surrogates=surrogates)
+
+    def _code(self, start: int, text: str, *, surrogates: bool = False) -> int:
+        if not text or not all(c in _HEX for c in text) or int(text, 16) > 0x10FFFF:
+            self._fail(start, "there is no such character", end=self._at)
+        code = int(text, 16)
+        if 0xD800 <= code < 0xE000 and not surrogates:
+            self._fail(start, "a surrogate is no character", end=self._at)
+        return code
+
+    def _pair(self, start: int, code: int) -> int:
+        """A character written as two surrogates, as ECMAScript has it."""
+        if not 0xD800 <= code < 0xE000:
+            return code
+        if self.ecma and code < 0xDC00 and self._take("\\u"):
+            low = self._hex(start, 4, surrogates=True)
+            if 0xDC00 <= low < 0xE000:
+                return 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
+        self._fail(start, "a surrogate is no character", end=self._at)
+
+    def _named(self, start: int) -> int:
+        if not self._take("{"):
+            self._fail(start, "a name in braces must follow \\N", end=self._at)
+        name = self._until("}", start, "the character's name is not closed")
+        try:
+            return ord(unicodedata.lookup(name))
+        except (KeyError, TypeError):
+            self._fail(start, f"no character is named {name!r}", end=self._at)
+
+    def _property(self, start: int, *, negated: bool) -> CharSet:
+        name = self._peek()
+        if self._take("{"):
+            name = self._until("}", start, "the property's name is not closed")
+        else:
+            self._at += 1
+        if name.startswith("^"):
+            name, negated = name[1:], not negated
+        found = category(name) if name else None
+        if found is None:
+            self._fail(
+                start,
+                f"the property {name!r} is not known",
+                end=self._at,
+                hint="general categories are: L, Lu, Nd, Letter, ...",
+            )
+        return ~found if negated else found
+
+    # -- classes -----------------------------------------------------------------------------
+
+    def _set(self, start: int) -> Iterator[Token]:
+        self._at += 1
+        negated = self._take("^")
+        yield self._token("OPEN_SET", SetOpening(negated, self._fold), start)
+        first = True
+        while True:
+            if self._at >= len(self.pattern):
+                self._fail(start, "this class is never closed")
+            at = self._at
+            if self._peek() == "]" and (not first or self.ecma):
+                self._at += 1
+                break
+            first = False
+            low = self._member(start)
+            if self._peek() == "-" and self._peek(1) and self._peek(1) != "]":
+                self._at += 1
+                high = self._member(start)
+                if isinstance(low, CharSet) or isinstance(high, CharSet):
+                    if not self.ecma:
+                        self._fail(at, "a range cannot begin or end with a class", end=self._at)
+                    for part in (low, CharSet.chars("-"), high):
+                        member = part if isinstance(part, CharSet) else CharSet.of([(part, part)])
+                        yield self._token("MEMBER", member, at)
+                    continue
+                if low > high:
+                    self._fail(at, "this range runs backwards", end=self._at)
+                yield self._token("MEMBER", CharSet.of([(low, high)]), at)
+            else:
+                member = low if isinstance(low, CharSet) else CharSet.of([(low, low)])
+                yield self._token("MEMBER", member, at)
+        yield self._token("CLOSE_SET", None, self._at - 1)
+
+    def _member(self, start: int) -> CharSet | int:
+        if self._at >= len(self.pattern):
+            self._fail(start, "this class is never closed")
+        at = self._at
+        if self._peek() != "\\":
+            self._at += 1
+            return ord(self.pattern[at])
+        char = self._peek(1)
+        if not char:
+            self._fail(start, "this class is never closed")
+        if char == "b":
+            self._at += 2
+            return 8
+        if char in "123456789" and not self.ecma:
+            text = self.pattern[at + 1 : at + 4]
+            if len(text) < 3 or not all(c in _OCTAL for c in text):
+                # `re` reads up to three octal digits in a class, and none is no escape.
+                digits_ = ""
+                for c in text:
+                    if c not in _OCTAL:
+                        break
+                    digits_ += c
+                if not digits_ or char in "89":
+                    self._fail(at, f"\\{char} means nothing", end=at + 2)
+                self._at += 1 + len(digits_)
+                return int(digits_, 8)
+            if int(text, 8) > 0o377:
+                self._fail(at, "an octal escape is greater than \\377", end=at + 4)
+            self._at += 4
+            return int(text, 8)
+        return self._class_or_char(at)
