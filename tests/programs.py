@@ -80,7 +80,7 @@ _options = st.fixed_dictionaries(
         "top_k": st.sampled_from([0, 1, 5]),
         "top_p": st.sampled_from([1.0, 0.6]),
         "ignore_eos": st.booleans(),
-        #"regex": st.sampled_from([r"[a-z]{2,8}", r"(yes|no), \d{1,3}", r'\{"a": [0-9]\}']),
+        "regex": st.sampled_from([r"[a-z]{2,8}", r"(yes|no), \d{1,3}", r'\{"a": [0-9]\}']),
     },
 ).map(lambda d: tuple(sorted(d.items())))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from lmc.errors import UsageError
+from lmc.errors import ModelError, UsageError
 from lmc.runtime.chat import ChatTemplate
 from lmc.runtime.engine import EngineCore
 from lmc.runtime.executor import Executor
@@ -127,6 +128,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     """The tokenizer of a model's files; imports no torch."""
     if files.kind == "fake":
         return Tokenizer.fake()
+    assert files.path is not None, "only the fake model has no files"
     if files.kind == "gguf":
         return Tokenizer.from_gguf(files.path)
     return Tokenizer.from_hf_dir(files.path)
@@ -153,20 +155,48 @@ def _runner(
             token_bytes=tokenizer.token_bytes,
             eos_ids=tokenizer.eos_ids,
         )
-    from lmc.runtime.config import read_config
+    import torch
+
     from lmc.runtime.model_runner import ModelRunner
-    from lmc.runtime.weights import load_weights
+    from lmc.runtime.weights import load_weights, random_weights
 
     config = read_config(files)
+    if weights == "random":
+        held = random_weights(config, torch.float32, seed=seed)
+    else:
+        held = load_weights(files, config, torch.float32)
     return ModelRunner(
         config,
-        load_weights(files, config, random=weights == "random", seed=seed),
-        device=device,
+        held,
+        device="cpu" if device == "auto" else device,
         dtype=dtype,
         kv_tokens=kv_tokens or default_kv_tokens(config),
         attention=attention,
         threads=threads,
     )
+
+
+def read_config(files: ModelFiles) -> ModelConfig:
+    """The configuration of a model's files.
+
+    Raises:
+        ModelError: it cannot be read, or the model is of a family that is not supported.
+    """
+    from lmc.runtime.config import config_from_gguf, config_from_hf
+    from lmc.runtime.gguf_file import GGUFFile
+
+    assert files.path is not None, "the fake model has no configuration"
+    if files.kind == "gguf":
+        with GGUFFile(files.path) as file:
+            return config_from_gguf(file)
+    path = files.path / "config.json"
+    try:
+        return config_from_hf(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"the configuration of {files.name} cannot be read: {error}",
+            hint="the directory needs a config.json in Hugging Face form",
+        ) from error
 
 
 def default_kv_tokens(config: ModelConfig) -> int:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lmc.constraints.automaton import Automaton
-from lmc.constraints.tokens import TokenMatcher, Vocabulary
+from lmc.constraints.matcher import TokenMatcher
+from lmc.constraints.vocabulary import Vocabulary
 from lmc.plan import Plan
 from lmc.runtime.chat import ChatTemplate
 from lmc.runtime.request import KeyArray
