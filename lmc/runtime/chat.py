@@ -132,11 +132,11 @@ class ChatTemplate:
 
     def _between(self, history: Roles, role: str) -> str:
         """The text between the last message of `history` and one of `role`, whose text is given."""
-        followers: tuple[Roles, ...] = ((), ("user",), ("assistant",), ("user", "assistant"))
-        if role == "assistant":  # templates treat the last answer apart: see it as an earlier one
+        # A template may show a system message with a question only, and may treat the newest
+        # answer apart: it is asked what an answer looks like later on.
+        followers: tuple[Roles, ...] = ((), ("user",), ("assistant",))
+        if role == "assistant":
             followers = (("user",), ())
-        elif role == "system":
-            followers = (("user",), ("user", "assistant"), ())
         reason = "it leaves the message out"
         for told in _tellings(history):
             for follower in followers:
@@ -222,7 +222,7 @@ def _mark(index: int) -> str:
 def _cut(text: str, marks: int, wanted: int) -> list[str] | None:
     """The pieces around the first `wanted` marks of `marks`, the last one up to the next mark.
 
-    None unless each of the wanted marks is there once, in order, and none of the others before.
+    None unless each of the wanted marks is there once, in order.
     """
     pieces, at = [], 0
     for index in range(wanted):
@@ -232,9 +232,7 @@ def _cut(text: str, marks: int, wanted: int) -> list[str] | None:
             return None
         pieces.append(text[at:found])
         at = found + len(mark)
-    others = [found for n in range(wanted, marks) if (found := text.find(_mark(n))) >= 0]
-    if any(found < at for found in others):
-        return None
+    others = [found for n in range(wanted, marks) if (found := text.find(_mark(n), at)) >= 0]
     pieces.append(text[at : min(others, default=len(text))])
     return pieces
 

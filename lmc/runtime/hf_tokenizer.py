@@ -59,7 +59,7 @@ def read_folder(folder: Path) -> tuple[Core, TokenizerFacts]:
         source=str(folder),
         vocab_size=vocab_size,
         named=named,
-        add_bos=_adds_bos(core, named.get("bos_token"), settings),
+        add_bos=_adds_bos(core, named.get("bos_token")),
         eos_ids=frozenset(index for index in eos if 0 <= index < vocab_size),
         chat_template=_chat_template(folder, settings),
     )
@@ -150,11 +150,10 @@ def _add_declared(core: Core, settings: Mapping[str, Any], named: Iterable[str])
     )
 
 
-def _adds_bos(core: Core, bos: str | None, settings: Mapping[str, Any]) -> bool:
+def _adds_bos(core: Core, bos: str | None) -> bool:
+    """Whether tokenizer.json puts BOS first; like transformers, we heed no other file in this."""
     if bos is None:
         return False
-    if core.post_processor is None:
-        return bool(settings.get("add_bos_token", False))
     return core.encode("", add_special_tokens=True).ids[:1] == [core.token_to_id(bos)]
 
 
