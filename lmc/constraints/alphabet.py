@@ -19,10 +19,12 @@ import numpy.typing as npt
 
 from lmc.constraints.charset import ANY, CharSet
 
-__all__ = ["INVALID", "LEAF", "Alphabet", "Spelling"]
+__all__ = ["INVALID", "LEAF", "Alphabet", "Spelling", "bits"]
 
 INVALID = -1  # no character is written so
 LEAF = -2  # `LEAF - c` ends a character of class c
+
+_Ints = npt.NDArray[np.int32]
 
 _ASCII = 0x80
 _BLOCK = 64  # code points that share all bytes but the last
@@ -65,14 +67,17 @@ class Alphabet:
         edges = np.unique(np.array([e for s in (*known, ANY) for e in s.edges], dtype=np.int64))
         starts = edges[:-1]
         inside = np.stack([_holds(s, starts) for s in (ANY, *known)])
-        rows = np.packbits(inside, axis=0).T
+        packed = np.ascontiguousarray(np.packbits(inside, axis=0).T)
+        width = packed.shape[1]
+        raw = packed.tobytes()
         order: dict[bytes, int] = {}
-        ids = np.empty(len(starts), dtype=np.int32)
-        for i, row in enumerate(rows):
-            if not inside[0, i]:
-                ids[i] = INVALID
-            else:
-                ids[i] = order.setdefault(row.tobytes(), len(order))
+        ids = np.array(
+            [
+                order.setdefault(raw[at : at + width], len(order)) if real else INVALID
+                for at, real in zip(range(0, len(raw), width), inside[0].tolist(), strict=True)
+            ],
+            dtype=np.int32,
+        )
         self.size = len(order)
         self.full = (1 << self.size) - 1
         self._edges = edges
@@ -82,7 +87,7 @@ class Alphabet:
             held = set(ids[inside[row_of]].tolist()) - {INVALID}
             self._masks[chars] = sum(1 << c for c in held)
         self.classes = self._members()
-        self.spelling = _spelling(edges, ids, self.size)
+        self.spelling = _spelling(edges, ids)
         self._least = [_utf8_length(c.edges[0]) for c in self.classes]
 
     def mask(self, chars: CharSet) -> int:
@@ -134,7 +139,7 @@ def _utf8_length(code: int) -> int:
     return 1 + (code >= 0x80) + (code >= 0x800) + (code >= 0x10000)
 
 
-def _spelling(edges: npt.NDArray[np.int64], ids: npt.NDArray[np.int32], size: int) -> Spelling:
+def _spelling(edges: npt.NDArray[np.int64], ids: npt.NDArray[np.int32]) -> Spelling:
     # The tree beyond ASCII depends on the partition there and not on the numbers of its classes.
     split = int(np.searchsorted(edges, _ASCII, side="right")) - 1
     starts = edges[split:-1].copy()
@@ -173,10 +178,12 @@ def _tree(
     Source: the byte patterns of UTF-8, RFC 3629, section 4.
     """
     begin = np.frombuffer(starts, dtype=np.int64)
+    own = np.frombuffer(ids, dtype=np.int32)
     ends = np.append(begin[1:], 0x110000)
-    codes = np.repeat(np.frombuffer(ids, dtype=np.int32), ends - begin)
-    codes = np.concatenate([np.full(_ASCII, INVALID, dtype=np.int32), codes])
+    codes = np.repeat(np.append(np.int32(INVALID), own), np.append(_ASCII, ends - begin))
     level = np.where(codes == INVALID, INVALID, LEAF - codes).astype(np.int32)
+    # A block of characters is of one class unless an edge lies inside.
+    mixed = np.unique(begin[begin % _BLOCK != 0] // _BLOCK)
 
     rows: list[npt.NDArray[np.int32]] = [np.full(_BLOCK, INVALID, dtype=np.int32)]
     below: list[int] = [0]
@@ -196,30 +203,28 @@ def _tree(
             below.append(classes)
         return known[key]
 
-    def reduced(blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Each block of 64 entries as one node."""
-        same = (blocks == blocks[:, :1]).all(axis=1)
-        made = np.empty(len(blocks), dtype=np.int32)
-        uniform: dict[int, int] = {}
-        for i in np.flatnonzero(same).tolist():
-            value = int(blocks[i, 0])
-            if value not in uniform:
-                uniform[value] = node(blocks[i])
-            made[i] = uniform[value]
-        for i in np.flatnonzero(~same).tolist():
+    def reduced(blocks: npt.NDArray[np.int32], mixed: npt.NDArray[np.int64]) -> _Ints:
+        """Each block of 64 entries as one node; only `mixed` blocks differ inside."""
+        values, place = np.unique(blocks[:, 0], return_inverse=True)
+        uniform = [node(np.full(_BLOCK, value, dtype=np.int32)) for value in values]
+        made = np.array(uniform, dtype=np.int32)[place]
+        for i in mixed.tolist():
             made[i] = node(blocks[i])
         return made
 
+    every = np.arange(1024)
     first = np.full(256, INVALID, dtype=np.int32)
-    two = reduced(level.reshape(-1, _BLOCK))  # one node for all characters with the same beginning
+    two = reduced(
+        level.reshape(-1, _BLOCK), mixed
+    )  # one node for all characters with the same beginning
     first[0xC2:0xE0] = two[2:32]
     middle = two[:1024].reshape(16, _BLOCK).copy()
     middle[0, :32] = INVALID  # written in three bytes, these would be overlong
-    first[0xE0:0xF0] = reduced(middle)
+    first[0xE0:0xF0] = reduced(middle, every[:16])
     planes = np.full(5 * 4096, INVALID, dtype=np.int32)
     planes[1024 : len(two)] = two[1024:]
-    three = reduced(planes.reshape(-1, _BLOCK))
+    three = reduced(planes.reshape(-1, _BLOCK), every[: 5 * 64])
     outer = three.reshape(5, _BLOCK).copy()
     outer[0, :16] = INVALID
-    first[0xF0:0xF5] = reduced(outer)
+    first[0xF0:0xF5] = reduced(outer, every[:5])
     return first, np.stack(rows), tuple(below)

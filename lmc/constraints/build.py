@@ -51,7 +51,7 @@ class Builder:
     _terms: dict[int, Term] = field(default_factory=dict)
     _behinds: dict[Expression, int] = field(default_factory=dict)
     _kept: list[Expression] = field(default_factory=list)
-    _atomic: dict[tuple[tuple[Expression, ...], Term], Term] = field(default_factory=dict)
+    _atomic: dict[tuple[tuple[_Step, ...], Term], Term] = field(default_factory=dict)
     _copies: int = 0
 
     @staticmethod
@@ -162,7 +162,7 @@ class Builder:
         self._copies += 1
         if self._copies > _MOST_COPIES:
             raise ConstraintError(
-                f"repeats with look-around inside are copied out, here more than {_MOST_COPIES} times",
+                f"repeats of what looks around are copied out, here more than {_MOST_COPIES} times",
                 hint="lower the counts, or move the look-around out of the repeated group",
             )
 
@@ -184,22 +184,32 @@ class Builder:
 
     # -- atomic groups -----------------------------------------------------------------------
 
-    def _matches(self, nodes: tuple[Expression, ...]) -> Term:
-        """All texts that begin with a match of `nodes`."""
-        return self._with(Seq(nodes), self.arena.all)
+    def _matches(self, steps: tuple[_Step, ...]) -> Term:
+        """All texts that begin with a match of `steps`."""
+        nodes: list[Expression] = []
+        ahead = list(steps)
+        while ahead:
+            step = ahead.pop(0)
+            if isinstance(step, _Turn):
+                ahead = list(step.then)  # nothing stands behind the end of a round
+            else:
+                nodes.append(step)
+        return self._with(Seq(tuple(nodes)), self.arena.all)
 
-    def _first(self, nodes: tuple[Expression, ...], after: Term) -> Term:
-        """The match of `nodes` that backtracking finds first, then `after`."""
-        if not nodes:
+    def _first(self, steps: tuple[_Step, ...], after: Term) -> Term:
+        """The match of `steps` that backtracking finds first, then `after`."""
+        if not steps:
             return after
-        key = (nodes, after)
+        key = (steps, after)
         known = self._atomic.get(key)
         if known is not None:
             return known
         self._count_copy()
-        node, rest = nodes[0], nodes[1:]
+        node, rest = steps[0], steps[1:]
         arena = self.arena
         match node:
+            case _Turn():
+                made = node.name
             case Text(text):
                 made = self._text(text, self._first(rest, after))
             case Chars():
@@ -223,7 +233,7 @@ class Builder:
         self._atomic[key] = made
         return made
 
-    def _first_repeat(self, node: Repeat, rest: tuple[Expression, ...], after: Term) -> Term:
+    def _first_repeat(self, node: Repeat, rest: tuple[_Step, ...], after: Term) -> Term:
         arena = self.arena
         if node.high == 0:
             return self._first(rest, after)
@@ -231,25 +241,35 @@ class Builder:
             return self._first_chars(node, after)
         fewer = None if node.high is None else node.high - 1
         again = Repeat(node.item, max(node.low - 1, 0), fewer, node.lazy)
+        go_on = (node.item, again, *rest)
         if node.low:
-            return self._first((node.item, again, *rest), after)
-        name = None
-        if node.high is None:
-            again = node
-            name = arena.var(marked=after.marked)
-            self._atomic[((node, *rest), after)] = name
-        go_on, leave = (node.item, again, *rest), rest
-        taken = self._first(go_on, after)
-        left = self._first(leave, after)
-        if node.lazy:
-            found = arena.alt((left, arena.both((taken, arena.neg(self._matches(leave))))))
-        else:
-            found = arena.alt((taken, arena.both((left, arena.neg(self._matches(go_on))))))
-        if name is None:
-            return found
-        # A round that reads nothing ends the loop, as in a backtracking matcher.
-        name.body = arena.front(found, {name: left})
-        return name
+            return self._first(go_on, after)
+        left = self._first(rest, after)
+        if node.high is not None:
+            return self._prefer(node.lazy, self._first(go_on, after), left, go_on, rest)
+        # A round that reads nothing ends the loop, as it does in a backtracking matcher: the name
+        # of the next round, where it stands at the front, means leaving.
+        loop = arena.var(marked=after.marked)
+        self._atomic[((node, *rest), after)] = loop
+        turn = _Turn(arena.var(marked=after.marked), (node, *rest))
+        turn.name.body = loop
+        taken = arena.front(self._first((node.item, turn), after), {turn.name: left})
+        loop.body = self._prefer(node.lazy, taken, left, go_on, rest)
+        return loop
+
+    def _prefer(
+        self,
+        lazy: bool,
+        taken: Term,
+        left: Term,
+        go_on: tuple[_Step, ...],
+        leave: tuple[_Step, ...],
+    ) -> Term:
+        """One more round or none: the second choice only where the first one fails."""
+        arena = self.arena
+        if lazy:
+            return arena.alt((left, arena.both((taken, arena.neg(self._matches(leave))))))
+        return arena.alt((taken, arena.both((left, arena.neg(self._matches(go_on))))))
 
     def _first_chars(self, node: Repeat, after: Term) -> Term:
         """`[..]{m,n}` taken greedily: it stops at `n`, or where no such character follows."""
@@ -263,3 +283,14 @@ class Builder:
             return full
         early = arena.cat(arena.rep(char, node.low, node.high - 1), stop)
         return arena.alt((early, full))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Turn:
+    """The end of a loop's round inside an atomic group."""
+
+    name: Term
+    then: tuple[_Step, ...]  # what is matched if the loop goes on
+
+
+_Step = Expression | _Turn

@@ -7,12 +7,15 @@ construction, in every version of Python.
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+
+import numpy as np
 
 __all__ = [
     "ANY",
@@ -121,7 +124,8 @@ def _scanned() -> tuple[str, tuple[tuple[int, int, int], ...]]:
     for low, high in blocks:
         places.append((at, low, high - low))
         at += high - low
-    return "".join(chr(c) for low, high in blocks for c in range(low, high)), tuple(places)
+    codes = np.concatenate([np.arange(low, high, dtype="<u4") for low, high in blocks])
+    return codes.tobytes().decode("utf-32-le"), tuple(places)
 
 
 @cache
@@ -170,14 +174,13 @@ _CATEGORY_NAMES = {
 @cache
 def _by_category() -> dict[str, CharSet]:
     text, places = _scanned()
-    codes = [c for _, low, size in places for c in range(low, low + size)]
     ranges: dict[str, list[tuple[int, int]]] = {}
-    begin = 0
-    kinds = list(map(unicodedata.category, text))
-    for i in range(1, len(codes) + 1):
-        if i == len(codes) or kinds[i] != kinds[begin] or codes[i] != codes[i - 1] + 1:
-            ranges.setdefault(kinds[begin], []).append((codes[begin], codes[i - 1]))
-            begin = i
+    for at, low, size in places:
+        code = low
+        for kind, run in itertools.groupby(map(unicodedata.category, text[at : at + size])):
+            length = sum(1 for _ in run)
+            ranges.setdefault(kind, []).append((code, code + length - 1))
+            code += length
     sets = {kind: CharSet.of(found) for kind, found in ranges.items()}
     for low, high in ((0xF0000, 0xFFFFD), (0x100000, 0x10FFFD)):
         sets["Co"] |= CharSet.of([(low, high)])
@@ -226,6 +229,14 @@ def category(name: str) -> CharSet | None:
     return None
 
 
+def _with_case(text: str) -> Iterator[str]:
+    """The characters of `text` that stand near one with another case."""
+    for at in range(0, len(text), 64):
+        block = text[at : at + 64]
+        if block.lower() != block or block.upper() != block:
+            yield from block
+
+
 @cache
 def _case_variants() -> dict[int, tuple[int, ...]]:
     """For each character that has another case: all characters that `re.IGNORECASE` equates."""
@@ -238,7 +249,7 @@ def _case_variants() -> dict[int, tuple[int, ...]]:
 
     by_upper: dict[str, int] = {}
     text, _ = _scanned()
-    for char in text:
+    for char in _with_case(text):
         lower, upper = char.lower(), char.upper()
         if lower == char and upper == char:
             continue

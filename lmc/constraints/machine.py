@@ -10,7 +10,7 @@ Promises    a place that exists is alive: some text can still be completed from 
             threads may use one machine: rows are filled under a lock and never change after.
 Costs       about ten microseconds a new state; asking for life or distance costs more where the
             expression has conjunctions or complements, since those have to be searched.
-Not here    tokens (`tables`), the meaning of patterns (`regex`), the whole automaton at once (`dfa`).
+Not here    tokens (`tables`), the meaning of patterns (`regex`), automata as a whole (`dfa`).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Machine:
         rows: int32, shape (capacity, classes): next states, `DEAD` or `UNKNOWN`.
         filled: uint8, shape (capacity,): which rows are known.
         alive: uint64, shape (capacity, words): the classes that lead to a state, of filled rows.
+        below: uint64, shape (nodes, words): the classes that can still come of each node.
         start: the first place, or None if nothing matches.
     """
 
@@ -64,6 +65,9 @@ class Machine:
         self._widening: dict[int, Callable[[Term], Term]] = {}
         self.nodes = len(self.alphabet.spelling.below)
         self._words = (self.alphabet.size + 63) // 64
+        self.below = np.array(
+            [self._in_words(mask) for mask in self.alphabet.spelling.below], dtype=np.uint64
+        )
         self.rows = np.full((16, self.alphabet.size), UNKNOWN, dtype=np.int32)
         self.filled = np.zeros(16, dtype=np.uint8)
         self.alive = np.zeros((16, self._words), dtype=np.uint64)
@@ -73,6 +77,9 @@ class Machine:
     def __len__(self) -> int:
         """States met so far."""
         return len(self._keys)
+
+    def _in_words(self, mask: int) -> list[int]:
+        return [mask >> (64 * word) & 0xFFFFFFFFFFFFFFFF for word in range(self._words)]
 
     # -- states ------------------------------------------------------------------------------
 
@@ -152,8 +159,7 @@ class Machine:
                     else:
                         row[mask.bit_length() - 1] = target
             self.rows[state] = row
-            for word in range(self._words):
-                self.alive[state, word] = alive >> (64 * word) & 0xFFFFFFFFFFFFFFFF
+            self.alive[state] = self._in_words(alive)
             self.filled[state] = 1
 
     def _is_live(self, key: _Key) -> bool:

@@ -62,7 +62,7 @@ def parse_parts(pattern: str, *, ecma: bool = False) -> Part:
     """Like `parse`, with the places of all pieces."""
     scanner = Scanner(pattern, ecma=ecma)
     try:
-        found = _parser().parse(scanner)  # type: ignore[arg-type]  # what our own lexer takes
+        found = _parser().parse(scanner)
     except UnexpectedToken as error:
         raise _misplaced(scanner, error) from None
     except UnexpectedInput as error:  # pragma: no cover - the scanner has refused it before
@@ -115,7 +115,10 @@ class _ToExpression(Transformer):  # type: ignore[type-arg]
     def repeat(self, item: Part, token: Token) -> Part:
         how: Any = token.value
         assert isinstance(how, Quantifier)
-        found: Expression = Repeat(item.expression, how.low, how.high, lazy=how.mode == "lazy")
+        repeated = item.expression
+        if how.mode == "possessive" and not isinstance(repeated, Chars):
+            repeated = Atomic(repeated)  # `re` never goes back into a round it has finished
+        found: Expression = Repeat(repeated, how.low, how.high, lazy=how.mode == "lazy")
         if how.mode == "possessive":
             found = Atomic(found)
         return Part(found, item.begin, _end(token), (item,))

@@ -80,7 +80,8 @@ def pattern_error(
     width = max(1, min((end or position + 1), begin + len(shown)) - position)
     marks = " " * (len(before) + position - begin) + "^" * width
     return ConstraintError(
-        f"{problem} at position {position} of the pattern\n    {before}{visible}{after}\n    {marks}",
+        f"{problem} at position {position} of the pattern\n"
+        f"    {before}{visible}{after}\n    {marks}",
         hint=hint,
     )
 
@@ -118,7 +119,7 @@ class Scanner:
 
     def _token(self, kind: str, value: object, start: int) -> Token:
         token = Token(kind, "", start_pos=start, end_pos=self._at)
-        token.value = value  # type: ignore[assignment]  # any object may be a token's value
+        token.value = value
         return token
 
     def _peek(self, ahead: int = 0) -> str:
@@ -424,7 +425,7 @@ class Scanner:
         while end < len(self.pattern) and self.pattern[end].isdigit():
             end += 1
         self._at = end
-        self._refuse(start, "a back reference")
+        return self._refuse(start, "a back reference")
 
     def _word(self) -> CharSet:
         return word_chars(ascii_only=self._ascii)
@@ -511,7 +512,7 @@ class Scanner:
             low = self._hex(start, 4, surrogates=True)
             if 0xDC00 <= low < 0xE000:
                 return 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
-        self._fail(start, "a surrogate is no character", end=self._at)
+        return self._fail(start, "a surrogate is no character", end=self._at)
 
     def _named(self, start: int) -> int:
         if not self._take("{"):

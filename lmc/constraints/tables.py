@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmc.constraints.machine import DEAD, Machine
-from lmc.constraints.walking import Reached, walk
+from lmc.constraints.walking import walk
 
 if TYPE_CHECKING:
     from lmc.constraints.vocabulary import Vocabulary
@@ -65,12 +65,9 @@ class TokenTable:
         known = self._texts.get(place)
         if known is None:
             reached = walk(self.machine, self.vocabulary.trie, place)
-            row = self._allowed(reached)
-            known = self._texts[place] = (self.vocabulary.shared_row(row), reached.deepest)
+            known = (self.vocabulary.shared_row(reached.row), reached.deepest)
+            self._texts[place] = known
         return known
-
-    def _allowed(self, reached: Reached) -> MaskArray:
-        return (reached.state != DEAD)[self.vocabulary.trie.node_of]
 
     def step(self, place: int, token: int) -> int:
         """The place after a token that is text, or `DEAD`."""

@@ -51,7 +51,8 @@ class Term:
     """
 
     __slots__ = (
-        "args", "body", "derived", "empty_text", "kind", "least", "marked", "number", "open", "plain"
+        "args", "body", "derived", "empty_text", "kind", "least", "marked", "number", "open",
+        "plain",
     )  # fmt: skip
 
     kind: int
@@ -188,19 +189,15 @@ class Arena:
             return item
         if item.kind == Kind.ALL:
             return self.all
-        if item.kind == Kind.CHARS and item.args[0] == self.alphabet.full and high == UNBOUNDED:
-            if low == 0:
-                return self.all
+        if (low, high) == (0, UNBOUNDED) and item.args == (self.alphabet.full,):
+            return self.all
         if item.empty_text:
             low = 0
         if item.kind == Kind.REP and item.args[1] <= 1:
             inner, least, most = item.args
-            if most == UNBOUNDED or high == UNBOUNDED:
-                most_all = UNBOUNDED
-            else:
-                most_all = most * high
             # x{1,q} repeated m to n times is x from m to qn times: there are no gaps.
-            return self.rep(inner, low if least else 0, most_all)
+            most = UNBOUNDED if UNBOUNDED in (most, high) else most * high
+            return self.rep(inner, low if least else 0, most)
         known = self._made.get((Kind.REP, item, low, high))
         return known or self._term(
             Kind.REP,
@@ -394,7 +391,7 @@ class Arena:
         return term.empty_text
 
     def moves(self, term: Term) -> Moves:
-        """Disjoint sets of classes and the term that follows each; what is missing leads nowhere."""
+        """Disjoint sets of classes and the term after each; what is missing leads nowhere."""
         if term.derived is None:
             term.derived = self._derive(term)
         return term.derived

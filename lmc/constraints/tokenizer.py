@@ -65,12 +65,13 @@ def vocabulary_of(tokenizer: object) -> Vocabulary:
     elif isinstance(tokenizer, tokenizers.Tokenizer):
         inner = tokenizer
     else:
-        inner = getattr(tokenizer, "backend_tokenizer", None)
-        if not isinstance(inner, tokenizers.Tokenizer):
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, tokenizers.Tokenizer):
             raise ModelError(
                 f"{type(tokenizer).__name__} is no tokenizer that constraints can use",
                 hint="give the path of a tokenizer.json, or a fast tokenizer",
             )
+        inner = backend
         named: Any = getattr(tokenizer, "eos_token_id", None)
         eos = set(named) if isinstance(named, list) else {named} - {None}
     added = inner.get_added_tokens_decoder()
@@ -81,7 +82,7 @@ def vocabulary_of(tokenizer: object) -> Vocabulary:
 
 def _ends_beside(path: Path, inner: tokenizers.Tokenizer) -> set[int]:
     """End tokens named in the files that lie beside a `tokenizer.json`."""
-    found: set[int] = set()
+    found: set[int | None] = set()
     for name in ("generation_config.json", "config.json", "tokenizer_config.json"):
         try:
             data = json.loads((path.parent / name).read_text(encoding="utf-8"))
@@ -92,7 +93,7 @@ def _ends_beside(path: Path, inner: tokenizers.Tokenizer) -> set[int]:
         token = data.get("eos_token")
         text = token.get("content") if isinstance(token, dict) else token
         if isinstance(text, str):
-            found |= {inner.token_to_id(text)} - {None}
+            found.add(inner.token_to_id(text))
     size = inner.get_vocab_size(with_added_tokens=True)
     return {i for i in found if isinstance(i, int) and 0 <= i < size}
 

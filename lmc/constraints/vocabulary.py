@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Trie", "Vocabulary"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Trie:
     """The beginnings of all tokens, in depth-first order, without the empty one.
 
@@ -35,6 +35,8 @@ class Trie:
         skip: int32, shape (nodes,): the first node after those that go on from it.
         parent: int32, shape (nodes,): the beginning one byte shorter, or -1.
         node_of: int32, shape (vocabulary,): where each token ends; `nodes` for those without text.
+        tokens: int32: all tokens that are text, ordered by node.
+        tokens_at: int32, shape (nodes + 1,): `tokens[tokens_at[n]:tokens_at[n + 1]]` end at n.
         longest: length of the longest token, in bytes.
     """
 
@@ -43,10 +45,19 @@ class Trie:
     skip: npt.NDArray[np.int32]
     parent: npt.NDArray[np.int32]
     node_of: npt.NDArray[np.int32]
+    tokens: npt.NDArray[np.int32]
+    tokens_at: npt.NDArray[np.int32]
     longest: int
 
     def __len__(self) -> int:
         return len(self.byte)
+
+    @cached_property
+    def levels(self) -> list[npt.NDArray[np.int64]]:
+        """The nodes of each depth, from 1 on."""
+        order = np.argsort(self.depth, kind="stable")
+        counts = np.bincount(self.depth, minlength=self.longest + 1)[1:]
+        return np.split(order, np.cumsum(counts)[:-1]) if len(order) else []
 
 
 class Vocabulary:
@@ -143,11 +154,15 @@ def _build(token_bytes: Sequence[bytes | None]) -> Trie:
         known = after < len(ends)
         skip[here[known]] = ends[after[known]]
     node_of[node_of < 0] = count
+    texts = np.array([token for _, token in ordered], dtype=np.int32)  # in the order of nodes
+    ends = np.bincount(node_of[texts] + 1, minlength=count + 1)
     return Trie(
         np.frombuffer(bytes(byte), dtype=np.uint8).copy(),
         depths,
         skip,
         np.array(parent, dtype=np.int32),
         node_of,
+        texts,
+        np.cumsum(ends).astype(np.int32),
         longest,
     )

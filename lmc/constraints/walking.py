@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,51 +22,57 @@ if TYPE_CHECKING:
     from lmc.constraints.machine import Machine
     from lmc.constraints.vocabulary import Trie
 
-__all__ = ["Reached", "walk"]
+__all__ = ["Reached", "wait_for_kernels", "walk", "walk_arrays"]
 
 _COMPILE_FROM = 4096  # nodes of the trie; below that numpy is as fast as is worth waiting for
 
 
+@dataclass(slots=True)
 class Reached:
-    """Where every beginning of a token leads.
+    """What a walk found.
 
     Attributes:
-        state, node: int32, shape (nodes + 1,): the place after each beginning; state `DEAD` where
-            it cannot come, and in the last entry, which stands for tokens without text.
-        deepest: the length of the longest beginning that can come.
+        row: bool, shape (vocabulary,): the tokens that can come.
+        deepest: the length of the longest beginning of a token that can come, in bytes.
     """
 
-    __slots__ = ("deepest", "node", "state")
-
-    def __init__(self, count: int) -> None:
-        self.state = np.full(count + 1, DEAD, dtype=np.int32)
-        self.node = np.zeros(count + 1, dtype=np.int32)
-        self.deepest = 0
+    row: npt.NDArray[np.bool_]
+    deepest: int
 
 
 def walk(machine: Machine, trie: Trie, place: int) -> Reached:
     """Walk all tokens from `place`."""
     kernel = _kernels.get() if len(trie) >= _COMPILE_FROM else None
     if kernel is None:
-        return walk_arrays(machine, trie, place)
+        state, _, deepest = walk_arrays(machine, trie, place)
+        return Reached((state != DEAD)[trie.node_of], deepest)
     return walk_compiled(machine, trie, place, kernel)
 
 
-def walk_arrays(machine: Machine, trie: Trie, place: int) -> Reached:
-    """The walk with numpy, one level of the trie at a time."""
-    reached = Reached(len(trie))
+def walk_arrays(
+    machine: Machine, trie: Trie, place: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
+    """The walk with numpy, one level of the trie at a time.
+
+    Returns:
+        The place after each beginning of a token, as state and node, int32, shape (nodes + 1,);
+        the state is `DEAD` where it cannot come, and in the last entry, which stands for tokens
+        without text. And the length of the longest beginning that can come.
+    """
+    out_state = np.full(len(trie) + 1, DEAD, dtype=np.int32)
+    out_node = np.zeros(len(trie) + 1, dtype=np.int32)
+    deepest = 0
     spelling = machine.alphabet.spelling
-    below = _below_words(machine)
     start_state, start_node = divmod(place, machine.nodes)
-    for level, nodes in enumerate(_levels(trie), start=1):
+    for level, nodes in enumerate(trie.levels, start=1):
         if level == 1:
             state = np.full(len(nodes), start_state, dtype=np.int32)
             node = np.full(len(nodes), start_node, dtype=np.int32)
         else:
             parents = trie.parent[nodes]
-            alive = reached.state[parents] != DEAD
+            alive = out_state[parents] != DEAD
             nodes, parents = nodes[alive], parents[alive]
-            state, node = reached.state[parents], reached.node[parents]
+            state, node = out_state[parents], out_node[parents]
         if not len(nodes):
             break
         byte = trie.byte[nodes]
@@ -83,42 +90,54 @@ def walk_arrays(machine: Machine, trie: Trie, place: int) -> Reached:
         inside = np.where(ends, 0, target)
         partial = np.flatnonzero(~ends)
         if len(partial):
-            hope = machine.alive[state[partial]] & below[inside[partial]]
+            hope = machine.alive[state[partial]] & machine.below[inside[partial]]
             after[partial[~hope.any(axis=1)]] = DEAD
-        reached.state[nodes] = after
-        reached.node[nodes] = inside
+        out_state[nodes] = after
+        out_node[nodes] = inside
         if (after != DEAD).any():
-            reached.deepest = level
-    return reached
+            deepest = level
+    return out_state, out_node, deepest
 
 
 def walk_compiled(machine: Machine, trie: Trie, place: int, kernel: Callable[..., Any]) -> Reached:
     """The walk by a compiled kernel."""
-    reached = Reached(len(trie))
     spelling = machine.alphabet.spelling
-    below = _below_words(machine)
-    stack_state = np.zeros(trie.longest + 1, dtype=np.int32)
-    stack_node = np.zeros(trie.longest + 1, dtype=np.int32)
+    row = np.zeros(len(trie.node_of), dtype=np.bool_)
+    stack_state = np.empty(trie.longest + 1, dtype=np.int32)
+    stack_node = np.empty(trie.longest + 1, dtype=np.int32)
     stack_state[0], stack_node[0] = divmod(place, machine.nodes)
-    at = 0
+    at = longest = 0
     while True:
         at, wanted, deepest = kernel(
-            trie.byte, trie.depth, trie.skip, spelling.first, spelling.later, below,
+            trie.byte, trie.depth, trie.skip, trie.tokens, trie.tokens_at,
+            spelling.first, spelling.later, machine.below,
             machine.rows, machine.filled, machine.alive,
-            stack_state, stack_node, reached.state, reached.node, at,
+            stack_state, stack_node, row, at,
         )  # fmt: skip
-        reached.deepest = max(reached.deepest, deepest)
+        longest = max(longest, deepest)
         if wanted < 0:
-            return reached
+            return Reached(row, longest)
         machine.fill(wanted)
 
 
 def _walk_from(
-    byte: Any, depth: Any, skip: Any, first: Any, later: Any, below: Any,
-    rows: Any, filled: Any, alive: Any,
-    stack_state: Any, stack_node: Any, out_state: Any, out_node: Any, at: int,
-) -> tuple[int, int, int]:  # fmt: skip
-    """Walk on from node `at`; returns where it stopped, the row it needs or -1, the depth."""
+    byte: npt.NDArray[np.uint8],
+    depth: npt.NDArray[np.int32],
+    skip: npt.NDArray[np.int32],
+    tokens: npt.NDArray[np.int32],
+    tokens_at: npt.NDArray[np.int32],
+    first: npt.NDArray[np.int32],
+    later: npt.NDArray[np.int32],
+    below: npt.NDArray[np.uint64],
+    rows: npt.NDArray[np.int32],
+    filled: npt.NDArray[np.uint8],
+    alive: npt.NDArray[np.uint64],
+    stack_state: npt.NDArray[np.int32],
+    stack_node: npt.NDArray[np.int32],
+    row: npt.NDArray[np.bool_],
+    at: int,
+) -> tuple[int, int, int]:
+    """Walk on from node `at`; returns where it stopped, the state it needs or -1, the depth."""
     deepest = 0
     while at < len(byte):
         d = depth[at]
@@ -154,8 +173,8 @@ def _walk_from(
             node = target
         stack_state[d] = state
         stack_node[d] = node
-        out_state[at] = state
-        out_node[at] = node
+        for i in range(tokens_at[at], tokens_at[at + 1]):
+            row[tokens[i]] = True
         if d > deepest:
             deepest = d
         at += 1
@@ -192,26 +211,11 @@ class _Kernels:
             return
         signature = (
             "Tuple((int64, int64, int64))(uint8[::1], int32[::1], int32[::1], int32[::1], "
-            "int32[:,::1], uint64[:,::1], int32[:,::1], uint8[::1], uint64[:,::1], int32[::1], "
-            "int32[::1], int32[::1], int32[::1], int64)"
+            "int32[::1], int32[::1], int32[:,::1], uint64[:,::1], int32[:,::1], uint8[::1], "
+            "uint64[:,::1], int32[::1], int32[::1], b1[::1], int64)"
         )
         self._kernel = numba.njit(signature, cache=True, nogil=True)(_walk_from)
 
 
 _kernels = _Kernels()
 wait_for_kernels = _kernels.wait
-
-
-def _levels(trie: Trie) -> list[npt.NDArray[np.int64]]:
-    order = np.argsort(trie.depth, kind="stable")
-    counts = np.bincount(trie.depth, minlength=trie.longest + 1)[1:]
-    return np.split(order, np.cumsum(counts)[:-1]) if len(order) else []
-
-
-def _below_words(machine: Machine) -> npt.NDArray[np.uint64]:
-    words = machine.alive.shape[1]
-    below = machine.alphabet.spelling.below
-    return np.array(
-        [[mask >> (64 * w) & 0xFFFFFFFFFFFFFFFF for w in range(words)] for mask in below],
-        dtype=np.uint64,
-    )

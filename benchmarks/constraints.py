@@ -1,0 +1,246 @@
+"""How much of the public constraint set is right, and how fast: one JSON line a question.
+
+    python benchmarks/constraints.py --data ../shared/data/constraints --tokenizer tokenizer.json
+
+Questions: of the constraints in the set, how many are accepted, and how many are *right* (every
+valid text's canonical tokens and the end are allowed, every invalid text is refused, every random
+walk over the masks ends in a match)? What do compiling and masks cost, in CPU time? Which share of
+a valid text's tokens is forced, and is any of it not canonical? The rivals' figures stand in
+docs/constraints.md. Without the data there is nothing to measure and the script says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmc import constraints
+from lmc.constraints import TokenMatcher, Vocabulary
+from lmc.errors import ConstraintError
+
+WALKS = 3
+WALK_TOKENS = 400
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """p50, p90, p99 and the greatest of some values."""
+    if len(values) < 2:
+        return {"max": round(values[0], 2)} if values else {}
+    cuts = quantiles(values, n=100, method="inclusive")
+    named = {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(values)}
+    return {k: round(v, 2) for k, v in named.items()} | {
+        "mean": round(sum(values) / len(values), 2)
+    }
+
+
+class Bench:
+    """Runs constraints and keeps what was measured."""
+
+    def __init__(self, vocabulary: Vocabulary, seed: int) -> None:
+        self.vocabulary = vocabulary
+        self.random = random.Random(seed)
+        self.compile_ms: list[float] = []
+        self.first_us: list[float] = []
+        self.kept_us: list[float] = []
+        self.forced_us: list[float] = []
+        self.tokens = self.forced = self.cut = self.refused_canonical = 0
+        self.failures: list[tuple[str, str, str]] = []
+
+    def mask(self, matcher: TokenMatcher) -> npt.NDArray[np.bool_]:
+        start = time.thread_time_ns()
+        row = matcher.mask()
+        self.first_us.append((time.thread_time_ns() - start) / 1000)
+        start = time.thread_time_ns()
+        matcher.mask()
+        self.kept_us.append((time.thread_time_ns() - start) / 1000)
+        return row
+
+    def takes(self, matcher: TokenMatcher, text: str) -> bool:
+        """Whether the canonical tokens of `text` and then the end are allowed."""
+        matcher.reset()
+        for token in self.vocabulary.encode(text):
+            if not self.mask(matcher)[token]:
+                return False
+            matcher.advance(token)
+        return matcher.is_complete() and bool(
+            matcher.mask()[list(self.vocabulary.eos)].all() if self.vocabulary.eos else True
+        )
+
+    def count_forced(self, matcher: TokenMatcher, text: str) -> None:
+        """Go along the canonical tokens of `text`, taking what is forced."""
+        tokens = self.vocabulary.encode(text)
+        matcher.reset()
+        at = 0
+        self.tokens += len(tokens)
+        while at < len(tokens):
+            start = time.thread_time_ns()
+            forced = matcher.forced()
+            self.forced_us.append((time.thread_time_ns() - start) / 1000)
+            if forced and forced != tokens[at : at + len(forced)]:
+                self.cut += 1
+                forced = []
+            step = forced or tokens[at : at + 1]
+            for token in step:
+                if not matcher.mask()[token]:
+                    self.refused_canonical += 1
+                    return
+                matcher.advance(token)
+            self.forced += len(forced)
+            at += len(step)
+
+    def walk(self, matcher: TokenMatcher) -> str | None:
+        """A random walk over the masks; the text if it finished."""
+        matcher.reset()
+        out = bytearray()
+        ends = set(self.vocabulary.eos)
+        for step in range(WALK_TOKENS):
+            if matcher.is_finished():
+                return out.decode()
+            allowed = np.flatnonzero(self.mask(matcher))
+            if not len(allowed):
+                raise RuntimeError("dead end")
+            token = int(allowed[self.random.randrange(len(allowed))])
+            if step > 40 and matcher.is_complete() and self.vocabulary.eos:
+                token = self.vocabulary.eos[0]
+            if token in ends:
+                if not matcher.is_complete():
+                    raise RuntimeError("the end is allowed where nothing is complete")
+                return out.decode()
+            text = self.vocabulary.token_bytes[token]
+            if text is None:
+                raise RuntimeError(f"control token {token} is allowed as text")
+            matcher.advance(token)
+            out += text
+        return None
+
+    def check(
+        self,
+        name: str,
+        make: Callable[[], TokenMatcher],
+        valid: list[list[str]],
+        invalid: list[list[str]],
+        matches: Callable[[str], bool],
+    ) -> tuple[bool, bool]:
+        """(accepted, right) of one constraint; `valid` lists the spellings that count as one."""
+        start = time.thread_time_ns()
+        try:
+            matcher = make()
+        except ConstraintError as error:
+            self.failures.append((name, "refused", str(error).splitlines()[0]))
+            return False, False
+        self.compile_ms.append((time.thread_time_ns() - start) / 1e6)
+        wrong = []
+        try:
+            for spellings in valid:
+                if not any(self.takes(matcher, text) for text in spellings):
+                    wrong.append(("over", spellings[0]))
+                else:
+                    taken = next(text for text in spellings if self.takes(matcher, text))
+                    self.count_forced(matcher, taken)
+            wrong += [
+                ("under", spellings[0])
+                for spellings in invalid
+                if any(self.takes(matcher, text) for text in spellings)
+            ]
+            for _ in range(WALKS):
+                text = self.walk(matcher)
+                if text is not None and not matches(text):
+                    wrong.append(("wrong", text))
+        except Exception as error:
+            wrong.append((type(error).__name__, str(error)))
+        self.failures.extend((name, kind, text[:100]) for kind, text in wrong)
+        return True, not wrong
+
+
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def regexes(bench: Bench, path: Path, only: str | None) -> None:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in lines(path):
+        if only and only not in row["id"]:
+            continue
+        pattern = row["regex"]
+        before = bench.tokens, bench.forced
+        if row.get("oracle") == "regex":
+            matches: Callable[[str], bool] = lambda _: True  # noqa: E731 - `re` cannot say
+        elif row.get("expect") == "refuse":
+            matches = lambda _: False  # noqa: E731
+        else:
+            matches = lambda text, p=pattern: bool(re.fullmatch(p, text))  # type: ignore[misc]  # noqa: E731
+        accepted, right = bench.check(
+            row["id"],
+            lambda p=pattern: constraints.compile("regex", p, bench.vocabulary),  # type: ignore[misc]
+            [[text] for text in row["valid"]],
+            [[text] for text in row["invalid"]],
+            matches,
+        )
+        if row.get("expect") == "refuse":
+            right = not accepted
+            bench.failures = [f for f in bench.failures if f[0] != row["id"] or not right]
+        counts[row["group"]].update(of=1, accepted=accepted, right=right)
+        counts[row["group"]].update(
+            tokens=bench.tokens - before[0], forced=bench.forced - before[1]
+        )
+    report(bench, "regexes", counts)
+
+
+def report(bench: Bench, what: str, counts: dict[str, Counter[str]]) -> None:
+    total: Counter[str] = sum(counts.values(), Counter())
+    for group, found in counts.items():
+        print(json.dumps({"set": what, "group": group, **found}))
+    print(json.dumps({"set": what, "group": "all", **total}))
+    print(json.dumps({"set": what, "compile_ms": spread(bench.compile_ms)}))
+    print(json.dumps({"set": what, "mask_us_first_asked": spread(bench.first_us)}))
+    print(json.dumps({"set": what, "mask_us_kept": spread(bench.kept_us)}))
+    print(json.dumps({"set": what, "forced_us": spread(bench.forced_us)}))
+    share = 100 * bench.forced / max(1, bench.tokens)
+    print(
+        json.dumps(
+            {
+                "set": what,
+                "forced_percent": round(share, 1),
+                "forced_not_canonical": bench.cut,
+                "canonical_refused": bench.refused_canonical,
+            }
+        )
+    )
+    for name, kind, text in bench.failures:
+        print(json.dumps({"failure": name, "kind": kind, "text": text}, ensure_ascii=False))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, default=Path("../shared/data/constraints"))
+    parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
+    parser.add_argument("--only", help="a part of the ids to run")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    if not args.data.is_dir():
+        print(f"skipped: there is no {args.data}")
+        return
+    from lmc.constraints.tokenizer import vocabulary_of
+    from lmc.constraints.walking import wait_for_kernels
+
+    vocabulary = vocabulary_of(args.tokenizer)
+    assert len(vocabulary.trie) > 0
+    wait_for_kernels()
+    constraints.compile("regex", "warm.up", vocabulary).mask()
+    regexes(Bench(vocabulary, args.seed), args.data / "regexes.jsonl", args.only)
+
+
+if __name__ == "__main__":
+    main()
