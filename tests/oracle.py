@@ -49,11 +49,10 @@ class Oracle:
     """SmolLM2 in float32."""
 
     def __init__(self, path: Path) -> None:
+        import gguf
         import torch
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
         from transformers import LlamaConfig, LlamaForCausalLM
-
-        import gguf
 
         torch.set_num_threads(2)
         reader = gguf.GGUFReader(path)
@@ -152,9 +151,7 @@ class Oracle:
         from tokenizers.pre_tokenizers import ByteLevel
 
         table = _byte_table(ByteLevel.alphabet())
-        return b"".join(
-            bytes(table[c] for c in self.tokenizer.id_to_token(t)) for t in tokens
-        )
+        return b"".join(bytes(table[c] for c in self.tokenizer.id_to_token(t)) for t in tokens)
 
     # -- model calls
     def gen(self, name: str, prompt: Prompt, params: GenParams) -> tuple[Prompt, Call]:
@@ -167,6 +164,7 @@ class Oracle:
         matcher = None
         if params.regex is not None:
             matcher = compile_constraint("regex", params.regex, self.constraint_tokenizer)
+        reader = _Reader(self.model, tokens)
         forced: list[int] = []
         cut: int | None = None
         while len(made) < params.max_tokens:
@@ -175,7 +173,7 @@ class Oracle:
             if forced:
                 token = forced.pop(0)
             else:
-                logits = self.logits([*tokens, *made])[-1]
+                logits = reader.after(made)
                 if matcher is not None:
                     mask = torch.tensor(matcher.mask())
                     if matcher.is_complete():
@@ -207,22 +205,16 @@ class Oracle:
             ):
                 kept -= 1
         rest = data[len(self.bytes_of(made[:kept])) : cut].decode() if cut is not None else ""
-        after = Prompt(
-            (*tokens, *made[:kept]), ((rest, False),) if rest else (), prompt.messages
-        )
+        after = Prompt((*tokens, *made[:kept]), ((rest, False),) if rest else (), prompt.messages)
         return after, Call(name, text, tuple(made), min(gaps, default=1.0), gaps)
 
-    def select(
-        self, name: str, prompt: Prompt, choices: Sequence[str]
-    ) -> tuple[Prompt, Call]:
+    def select(self, name: str, prompt: Prompt, choices: Sequence[str]) -> tuple[Prompt, Call]:
         tokens = self.settle(prompt)
         means = []
         for choice in choices:
             ids = self.encode(choice)
             scores = self.logits([*tokens, *ids]).double().log_softmax(-1)
-            picked = [
-                float(scores[len(tokens) - 1 + i, token]) for i, token in enumerate(ids)
-            ]
+            picked = [float(scores[len(tokens) - 1 + i, token]) for i, token in enumerate(ids)]
             means.append(sum(picked) / len(picked))
         best = max(range(len(means)), key=means.__getitem__)
         others = [m for i, m in enumerate(means) if i != best]
@@ -244,6 +236,28 @@ class Oracle:
         value = function(state, **arguments)
         variables = {name: _plain(ref) for name, ref in state._variables.items()}
         return OracleRun(variables, recorder.calls, value)
+
+
+class _Reader:
+    """Logits after a growing text, with transformers' own cache of what it read before."""
+
+    def __init__(self, model: Any, prompt: Sequence[int]) -> None:
+        self._model = model
+        self._unread = list(prompt)
+        self._read = 0  # of the tokens made
+        self._past: Any = None
+
+    def after(self, made: Sequence[int]) -> Any:
+        import torch
+
+        self._unread += made[self._read :]
+        self._read = len(made)
+        with torch.inference_mode():
+            out = self._model(
+                torch.tensor([self._unread]), past_key_values=self._past, use_cache=True
+            )
+        self._past, self._unread = out.past_key_values, []
+        return out.logits[0, -1].float()
 
 
 @dataclass

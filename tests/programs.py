@@ -119,7 +119,7 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 BODIES = _bodies(st.recursive(_leaves, _nested, max_leaves=12))
 
 
-class _Leave(Exception):
+class _Leave(Exception):  # noqa: N818 - it is no error
     """Stands for an early return."""
 
 
