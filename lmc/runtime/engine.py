@@ -59,6 +59,8 @@ class EngineCore:
         max_batch_tokens: most tokens of a step, prompts and decodes together.
         max_running: most requests that run at once.
         max_overtaken: most later requests that are admitted before one.
+        headroom: KV slots left for each running request to grow when another is admitted; more
+            make it rarer that one must be put back for want of memory.
         check: audit all slots after every step; by default if LMC_CHECK is 2.
     """
 
@@ -71,12 +73,18 @@ class EngineCore:
         max_batch_tokens: int = 256,
         max_running: int = 64,
         max_overtaken: int = 256,
+        headroom: int = 16,
         check: bool | None = None,
     ) -> None:
         self.runner = runner
         self.stats = EngineStats()
         self._vocabulary = Vocabulary(runner.vocab_size, token_bytes, eos_ids)
-        self._limits = (max_batch_tokens, max_running, max_overtaken)
+        self._limits = {
+            "max_batch_tokens": max_batch_tokens,
+            "max_running": max_running,
+            "max_overtaken": max_overtaken,
+            "headroom": headroom,
+        }
         self._check = os.environ.get("LMC_CHECK") == "2" if check is None else check
         self._handles: dict[Job, Handle] = {}
         self._deltas: deque[Handle] = deque()
@@ -84,16 +92,13 @@ class EngineCore:
         self._closed = False
 
     def _new_scheduler(self) -> Scheduler:
-        max_batch_tokens, max_running, max_overtaken = self._limits
         return Scheduler(
             KVPool(self.runner.kv_tokens),
             RadixCache(),
             self._vocabulary,
             context_length=self.runner.context_length,
-            max_batch_tokens=max_batch_tokens,
-            max_running=max_running,
-            max_overtaken=max_overtaken,
             stats=self.stats,
+            **self._limits,
         )
 
     @property

@@ -418,11 +418,14 @@ class RadixCache:
         return upper
 
     def _attach(self, parent: _Node, keys: KeyArray, slots: IntArray, *, fresh: bool) -> _Node:
-        """A new leaf with its own copies of the arrays; the caller pins or queues it."""
+        """A new leaf with its own copies of the arrays; the caller pins or queues it.
+
+        What hangs below something fresh is fresh, too.
+        """
         leaf = _Node(keys.copy(), slots.copy(), parent, self._clock)
         parent.children[int(leaf.keys[0])] = leaf
         self._held += len(leaf.keys)
-        if fresh:
+        if fresh or parent.fresh:
             leaf.fresh = True
             self._fresh.append(leaf)
         self.version += 1

@@ -40,7 +40,6 @@ from lmc.runtime.work import GenWork, Result, ScoreWork, Vocabulary, Work, work_
 __all__ = ["Job", "Scheduler"]
 
 _WINDOW = 64  # waiting requests among which the longest cached prefix is looked for
-_HEADROOM = 16  # tokens a running request may make before memory is short again
 _FIRST_ROOM = 64  # tokens that a sequence can grow by before its buffers are moved
 
 
@@ -126,6 +125,7 @@ class Scheduler:
         max_batch_tokens: int = 256,
         max_running: int = 64,
         max_overtaken: int = 256,
+        headroom: int = 16,
         stats: EngineStats | None = None,
     ) -> None:
         """Args:
@@ -133,6 +133,7 @@ class Scheduler:
         max_batch_tokens: most tokens of a step, prompts and decodes together, at least 1.
         max_running: most requests that run at once; never more than `max_batch_tokens`.
         max_overtaken: how many later requests may be admitted before one.
+        headroom: slots left for each running request to grow when another is admitted.
         """
         if max_batch_tokens < 1 or max_running < 1 or max_overtaken < 0:
             raise InternalError("a step needs room for at least one token of one request")
@@ -145,6 +146,7 @@ class Scheduler:
         self._batch_tokens = max_batch_tokens
         self._max_running = min(max_running, max_batch_tokens)
         self._max_overtaken = max_overtaken
+        self._headroom = headroom
         self._running: list[Job] = []  # in order of admission
         self._waiting: list[tuple[tuple[int, ...], int, Job]] = []  # sorted
         self._by_arrival: dict[int, Job] = {}  # those waiting
@@ -425,7 +427,7 @@ class Scheduler:
 
     def _claim(self, job: Job) -> int:
         """Slots that a job is going to want soon."""
-        return job.unplaced() + min(job.need_work().to_make(), _HEADROOM)
+        return job.unplaced() + min(job.need_work().to_make(), self._headroom)
 
     def _start(self, job: Job, promised: int) -> bool:
         """Let a waiting job run, unless memory beyond what is `promised` is too short for it.
@@ -435,7 +437,7 @@ class Scheduler:
         sequence = job.sequence
         lease = self.cache.acquire(sequence.keys, job.match_limit())
         claim = sequence.total - lease.length + job.need_work().branches
-        claim += min(job.need_work().to_make(), _HEADROOM)
+        claim += min(job.need_work().to_make(), self._headroom)
         if self._running and self._available() < promised + claim:
             lease.release()
             return False

@@ -1,0 +1,313 @@
+"""Whatever runs beside it, a request gives what it gives alone, and no KV slot is ever lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from lmc.errors import Cancelled, CapacityError, RunError
+from lmc.params import GenParams
+from lmc.runtime.engine import EngineCore, Handle
+from lmc.runtime.fake import FakeRunner
+from lmc.runtime.request import (
+    Finish,
+    GenRequest,
+    GenResult,
+    Outcome,
+    PrefillRequest,
+    Request,
+    Sampling,
+    ScoreRequest,
+    ScoreResult,
+    Step,
+)
+from tests.engine_oracle import (
+    CONTEXT,
+    EOS,
+    SIZE,
+    TOKEN_BYTES,
+    DeadEnd,
+    Words,
+    array,
+    expect_gen,
+    expect_scores,
+    score_slots,
+)
+
+# Few different keys, of both kinds, so that prompts share prefixes and differ in `made` alone.
+KEYS = st.lists(st.sampled_from([0, 1, 2, 3, 20]), min_size=1, max_size=14)
+TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=4)
+PARAMS = st.builds(
+    GenParams,
+    max_tokens=st.integers(0, 30),
+    stop=st.sampled_from([(), (), ("ab",), ("b", "a b"), ("é",), ("\n", "cab.")]),
+    ignore_eos=st.booleans(),
+    jump_forward=st.booleans(),
+)
+SAMPLING = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.0, 1.0, 1.7]),
+    top_p=st.sampled_from([1.0, 0.7]),
+    top_k=st.sampled_from([0, 3]),
+    draw=st.integers(0, 2),
+)
+PRIORITY = st.sampled_from([(), (0,), (0, 1), (1,)])
+
+
+class Stumbling(FakeRunner):
+    """A fake runner that fails when told to, before or after it has written KV entries."""
+
+    stumble: str = ""
+
+    def run(self, step: Step) -> Outcome:
+        how, self.stumble = self.stumble, ""
+        if how == "at once":
+            raise OSError("the device is gone")
+        outcome = super().run(step)
+        if how == "at the end":
+            raise ValueError
+        return outcome
+
+
+@dataclass
+class Asked:
+    """A request, what is expected of it, and what came."""
+
+    request: Request
+    words: list[list[int]] | None = None
+    outcomes: list[Any] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    handle: Handle | None = None
+    cancelled: bool = False
+    failed: bool = False
+
+
+class EngineMachine(RuleBasedStateMachine):
+    @initialize(
+        kv_tokens=st.integers(10, 40),
+        max_batch_tokens=st.integers(1, 20),
+        max_running=st.integers(1, 6),
+        max_overtaken=st.integers(0, 4),
+        headroom=st.integers(0, 4),
+    )
+    def build(self, kv_tokens: int, **limits: int) -> None:
+        self.runner = Stumbling(SIZE, kv_tokens, CONTEXT, TOKEN_BYTES, EOS)
+        self.core = EngineCore(
+            self.runner,
+            TOKEN_BYTES,
+            EOS,
+            check=True,
+            **limits,
+        )
+        self.asked: list[Asked] = []
+
+    def submit(self, asked: Asked) -> None:
+        asked.handle = self.core.submit(asked.request, asked.outcomes.append, asked.pieces.append)
+        self.asked.append(asked)
+
+    @rule(keys=KEYS, params=PARAMS, sampling=SAMPLING, priority=PRIORITY)
+    def gen(
+        self, keys: list[int], params: GenParams, sampling: Sampling, priority: tuple[int, ...]
+    ) -> None:
+        self.submit(Asked(GenRequest(array(keys), priority, params, sampling)))
+
+    @rule(
+        keys=KEYS,
+        params=PARAMS,
+        sampling=SAMPLING,
+        words=st.lists(TOKENS, min_size=1, max_size=3),
+        dead=st.sampled_from([False, False, False, True]),
+    )
+    def constrained(
+        self,
+        keys: list[int],
+        params: GenParams,
+        sampling: Sampling,
+        words: list[list[int]],
+        dead: bool,
+    ) -> None:
+        constraint = DeadEnd(words) if dead else Words(words)
+        self.submit(Asked(GenRequest(array(keys), (), params, sampling, constraint), words))
+
+    @rule(keys=KEYS, continuations=st.lists(TOKENS, min_size=1, max_size=4), priority=PRIORITY)
+    def score(
+        self, keys: list[int], continuations: list[list[int]], priority: tuple[int, ...]
+    ) -> None:
+        self.submit(Asked(ScoreRequest(array(keys), priority, continuations)))
+
+    @rule(keys=KEYS)
+    def prefill(self, keys: list[int]) -> None:
+        self.submit(Asked(PrefillRequest(array(keys))))
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        """A gen after what an earlier one made."""
+        ended = [a for a in self.asked if a.outcomes and isinstance(a.outcomes[0], GenResult)]
+        assume(ended)
+        before = data.draw(st.sampled_from(ended))
+        result = before.outcomes[0]
+        keys = before.request.keys.tolist() + [2 * t + 1 for t in result.tokens[: result.kept]]
+        assume(len(keys) < CONTEXT)
+        self.submit(Asked(GenRequest(array(keys), (), GenParams(max_tokens=3))))
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        asked = data.draw(st.sampled_from(self.asked))
+        assert asked.handle is not None
+        if not asked.handle.ended:
+            asked.cancelled = True
+        self.core.cancel(asked.handle)
+        assert asked.handle.ended, "a cancelled request runs on"
+
+    @rule(steps=st.integers(1, 6))
+    def step(self, steps: int) -> None:
+        for _ in range(steps):
+            self.core.step()
+
+    @precondition(lambda self: self.core.has_work)
+    @rule(how=st.sampled_from(["at once", "at the end"]))
+    def fail(self, how: str) -> None:
+        self.runner.stumble = how
+        before = [a for a in self.asked if not a.outcomes]
+        self.core.step()
+        self.runner.stumble = ""
+        for asked in before:
+            if asked.outcomes and type(asked.outcomes[0]) is RunError:
+                asked.failed = asked.outcomes[0].__cause__ is not None
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data(), keep=st.integers(0, 5))
+    def hint(self, data: st.DataObject, keep: int) -> None:
+        keys = data.draw(st.sampled_from(self.asked)).request.keys
+        if data.draw(st.booleans()):
+            self.core.release(keys, keep)
+        else:
+            self.core.expect(keys, keep)
+
+    @invariant()
+    def no_slot_is_lost(self) -> None:
+        if hasattr(self, "core"):
+            self.core.audit()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        work = sum(len(a.request.keys) + 30 for a in self.asked)
+        bound = 20 + 4 * work
+        while self.core.has_work:
+            self.core.step()
+            bound -= 1
+            assert bound > 0, "the engine does not come to an end"
+        for asked in self.asked:
+            assert len(asked.outcomes) == 1, "called back once"
+            check(asked, self.runner.kv_tokens)
+        sizes = self.core.statistics()
+        assert sizes["cache_pinned"] == 0, "a lease outlived its request"
+        assert sizes["free"] + sizes["cache_held"] == sizes["capacity"]
+
+
+def check(asked: Asked, capacity: int) -> None:
+    """Compare an outcome with what the request gives alone."""
+    request, outcome = asked.request, asked.outcomes[0]
+    if asked.failed:
+        return
+    if isinstance(request, GenRequest):
+        check_gen(asked, request, capacity)
+    elif asked.cancelled:
+        assert isinstance(outcome, Cancelled)
+    elif isinstance(request, ScoreRequest):
+        if score_slots(request) > capacity:
+            assert isinstance(outcome, CapacityError)
+        else:
+            assert isinstance(outcome, ScoreResult)
+            assert outcome.logprobs == expect_scores(request)
+    elif len(request.keys) > capacity:
+        assert isinstance(outcome, CapacityError)
+    else:
+        assert outcome is None
+
+
+def check_gen(asked: Asked, request: GenRequest, capacity: int) -> None:
+    outcome = asked.outcomes[0]
+    expected = expect_gen(request, asked.words)
+    if isinstance(outcome, GenResult) and outcome.finish is Finish.CANCELLED:
+        assert asked.cancelled
+        assert outcome.tokens == expected.tokens[: len(outcome.tokens)]
+    elif expected.slots > capacity:
+        assert isinstance(outcome, CapacityError), outcome
+        return
+    elif expected.kind == "dead end":
+        assert type(outcome) is RunError
+        assert "dead end" in outcome.problem
+        return
+    else:
+        assert isinstance(outcome, GenResult), outcome
+        assert outcome.tokens == expected.tokens
+        assert (outcome.text, outcome.finish) == (expected.text, expected.finish)
+        assert outcome.stop == expected.stop
+        assert same(outcome.logprobs, expected.logprobs)
+    assert "".join(asked.pieces) == outcome.text
+    assert outcome.prompt_tokens == len(request.keys)
+    assert 0 <= outcome.cached_tokens <= outcome.prompt_tokens
+
+
+def same(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    """Equal, NaN and all."""
+    return [str(x) for x in ours] == [str(x) for x in theirs]
+
+
+TestEngine = EngineMachine.TestCase
+TestEngine.settings = settings(
+    max_examples=80, stateful_step_count=30, derandomize=True, deadline=None
+)
+
+
+@given(
+    prompts=st.lists(KEYS, min_size=2, max_size=7),
+    lengths=st.lists(st.integers(1, 25), min_size=7, max_size=7),
+    kv_tokens=st.integers(16, 40),
+    max_batch_tokens=st.integers(2, 30),
+    max_running=st.integers(2, 7),
+    temperature=st.sampled_from([0.0, 1.0]),
+    headroom=st.integers(0, 3),
+)
+@settings(max_examples=100, derandomize=True, deadline=None)
+def test_texts_that_outgrow_the_pool_together_come_out_as_alone(
+    prompts: list[list[int]],
+    lengths: list[int],
+    kv_tokens: int,
+    max_batch_tokens: int,
+    max_running: int,
+    temperature: float,
+    headroom: int,
+) -> None:
+    runner = FakeRunner(SIZE, kv_tokens, CONTEXT, TOKEN_BYTES, EOS)
+    core = EngineCore(
+        runner,
+        TOKEN_BYTES,
+        EOS,
+        max_batch_tokens=max_batch_tokens,
+        max_running=max_running,
+        headroom=headroom,
+        check=True,
+    )
+    everything: list[Asked] = []
+    for draw, (keys, length) in enumerate(zip(prompts, lengths, strict=False)):
+        params = GenParams(max_tokens=length, ignore_eos=True)
+        sampling = Sampling(temperature=temperature, draw=draw)
+        asked = Asked(GenRequest(array(keys), (), params, sampling))
+        asked.handle = core.submit(asked.request, asked.outcomes.append, asked.pieces.append)
+        everything.append(asked)
+    for _ in range(sum(len(p) + n for p, n in zip(prompts, lengths, strict=False)) * 3):
+        if not core.step():
+            break
+    assert not core.has_work, "the engine does not come to an end"
+    for asked in everything:
+        check(asked, kv_tokens)
