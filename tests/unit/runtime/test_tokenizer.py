@@ -26,6 +26,7 @@ from tokenizers import Tokenizer as Core
 from tokenizers.processors import TemplateProcessing
 
 from lmc.errors import ModelError, UsageError
+from lmc.runtime.gguf_tokenizer import _merges_by_score
 from lmc.runtime.store import resolve
 from lmc.runtime.tokenizer import Tokenizer
 
@@ -313,6 +314,23 @@ def test_truncation_and_padding_in_the_file_are_ignored(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_hf_dir(write_folder(tmp_path, core))
     text = TEXT[0]
     assert tokenizer.decode(tokenizer.encode(text, first=True)) == text
+    assert len(tokenizer.encode("?", first=True)) == 1
+
+
+def test_special_tokens_without_an_embedding_are_ordinary_text(tmp_path: Path) -> None:
+    core = byte_level_core()
+    size = core.get_vocab_size()
+    core.add_special_tokens(["<|late|>"])
+    folder = write_folder(tmp_path, core, config={"vocab_size": size})
+    tokenizer = Tokenizer.from_hf_dir(folder)
+    assert size not in tokenizer.encode_markup([("<|late|>", True)], first=True)
+
+
+def test_special_tokens_may_be_named_in_their_own_file(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, byte_level_core(specials=["<|e|>"]))
+    (folder / "special_tokens_map.json").write_text('{"eos_token": "<|e|>"}')
+    tokenizer = Tokenizer.from_hf_dir(folder)
+    assert (tokenizer.eos_ids, tokenizer.named) == ({0}, {"eos_token": "<|e|>"})
 
 
 def test_tokens_declared_in_the_settings_only_are_added(tmp_path: Path) -> None:
@@ -342,8 +360,16 @@ def test_the_fingerprint_tells_tokenizers_apart(tmp_path: Path) -> None:
         [pre_tokenizers.Digits(individual_digits=True), core.pre_tokenizer]
     )
     other_words = Tokenizer.from_hf_dir(write_folder(tmp_path / "c", core)).fingerprint
-    other_merges = Tokenizer.from_hf_dir(write_folder(tmp_path / "d", byte_level_core(399)))
-    assert len({same[0], other_words, other_merges.fingerprint}) == 3
+    fewer = Tokenizer.from_hf_dir(write_folder(tmp_path / "d", byte_level_core(399))).fingerprint
+    data = json.loads(byte_level_core().to_str())
+    data["model"]["merges"][-2:] = data["model"]["merges"][:-3:-1]
+    swapped = Tokenizer.from_hf_dir(
+        write_folder(tmp_path / "e", Core.from_str(json.dumps(data)))
+    ).fingerprint
+    ending = Tokenizer.from_hf_dir(
+        write_folder(tmp_path / "f", byte_level_core(), config={"eos_token_id": 3})
+    ).fingerprint
+    assert len({same[0], other_words, fewer, swapped, ending}) == 5
 
 
 def test_threads_may_share_a_tokenizer() -> None:
@@ -496,6 +522,19 @@ def test_the_end_of_a_turn_ends_a_chat_models_output(tmp_path: Path) -> None:
     template = {"tokenizer.chat_template": "{{ messages[0].content }}<|eot_id|>"}
     assert from_gguf(tmp_path, metadata | template).eos_ids == {0, 1}
     assert from_gguf(tmp_path, metadata | {"tokenizer.ggml.eot_token_id": 2}).eos_ids == {0, 2}
+
+
+def test_unused_tokens_have_no_text(tmp_path: Path) -> None:
+    metadata = gguf_vocabulary(byte_level_core(), pre="gpt-2")
+    metadata["tokenizer.ggml.tokens"].append("[PAD0]")
+    metadata["tokenizer.ggml.token_type"].append(5)
+    assert from_gguf(tmp_path, metadata).token_bytes[-1] is None
+
+
+def test_special_tokens_are_never_merged() -> None:
+    tokens, types = ["a", "b", "ab", "ba", "c", "abc"], [1, 1, 1, 3, 1, 1]
+    scores = [0.0, 0.0, -2.0, -1.0, 0.0, -1.0]
+    assert _merges_by_score(tokens, types, scores) == [("ab", "c"), ("a", "b")]
 
 
 @pytest.mark.parametrize(
