@@ -75,15 +75,15 @@ def _stretch(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 class RowOps(Protocol):
-    """Row-wise layers. `out` says how many rows there are; inputs may have more."""
+    """Row-wise layers."""
 
     name: str
 
     def embed(self, tokens: Tensor, table: Tensor, out: Tensor) -> None:
         """`out = table[tokens]`; tokens int32, out float32."""
 
-    def add_norm(self, delta: Tensor | None, residual: Tensor, weight: Tensor, out: Tensor) -> None:
-        """`residual += delta` (float32), then `out = rms_norm(residual)`."""
+    def norm(self, residual: Tensor, weight: Tensor, out: Tensor) -> None:
+        """`out = rms_norm(residual)`; residual float32."""
 
     def rotate_store(
         self,
@@ -99,16 +99,13 @@ class RowOps(Protocol):
         """Split rows of queries, keys and values; norm and rotate; store keys and values.
 
         Args:
-            qkv: shape (rows or more, (heads + 2 * kv_heads) * head_dim).
+            qkv: float32, shape (rows, (heads + 2 * kv_heads) * head_dim).
             positions, slots: int32, shape (rows,).
             queries: float32, shape (rows, heads, head_dim); overwritten.
             keys, values: the pool of the layer, (slots, kv_heads, head_dim); the rows' slots are
                 overwritten.
             q_norm, k_norm: float32 weights of norms over head_dim, or None.
         """
-
-    def silu_mul(self, gate_up: Tensor, out: Tensor) -> None:
-        """`out = silu(gate) * up`, where a row of gate_up is [gate, up]."""
 
 
 class TorchRowOps:
@@ -122,9 +119,7 @@ class TorchRowOps:
     def embed(self, tokens: Tensor, table: Tensor, out: Tensor) -> None:
         out.copy_(table[tokens.long()])
 
-    def add_norm(self, delta: Tensor | None, residual: Tensor, weight: Tensor, out: Tensor) -> None:
-        if delta is not None:
-            residual += delta[: len(out)]
+    def norm(self, residual: Tensor, weight: Tensor, out: Tensor) -> None:
         out.copy_(rms_norm(residual, weight, self._config.rms_eps))
 
     def rotate_store(
@@ -140,8 +135,8 @@ class TorchRowOps:
     ) -> None:
         config, rows = self._config, len(queries)
         heads, kv_heads = config.heads, config.kv_heads
-        split = qkv[:rows].float().view(rows, heads + 2 * kv_heads, config.head_dim)
-        q, k, v = split.split((heads, kv_heads, kv_heads), dim=1)
+        split = qkv.view(rows, heads + 2 * kv_heads, config.head_dim)
+        q, k, v = torch.split(split, (heads, kv_heads, kv_heads), dim=1)
         if q_norm is not None and k_norm is not None:
             q = rms_norm(q, q_norm, config.rms_eps)
             k = rms_norm(k, k_norm, config.rms_eps)
@@ -150,13 +145,6 @@ class TorchRowOps:
         queries.copy_(rotate(q, cosines, sines))
         keys[slots.long()] = rotate(k, cosines, sines).to(keys.dtype)
         values[slots.long()] = v.to(values.dtype)
-
-    def silu_mul(self, gate_up: Tensor, out: Tensor) -> None:
-        for row, result in zip(gate_up, out, strict=False):
-            # row by row: torch computes exp by vectors but the end of an array by scalars, which
-            # round differently, and where the end lies must not depend on the number of rows
-            gate, up = row.float().chunk(2)
-            result.copy_(torch.nn.functional.silu(gate) * up)
 
 
 class KernelRowOps:
@@ -174,14 +162,13 @@ class KernelRowOps:
         self._config, self._rotary, self._threads = config, rotary, threads
         self._epsilon = bits_of(config.rms_eps)
         self._embed = row_kernel("embed", half)
-        self._add_norm = row_kernel("add_norm", half)
+        self._norm = row_kernel("norm", half)
         self._rotate_store = row_kernel("rotate_store", half)
-        self._silu_mul = row_kernel("silu_mul", half)
 
     @staticmethod
     def supports(config: ModelConfig) -> bool:
         """Whether all sizes are multiples of a vector."""
-        sizes = (config.hidden_size, config.intermediate_size, config.head_dim // 2)
+        sizes = (config.hidden_size, config.head_dim // 2)
         return all(size % 16 == 0 for size in sizes) and config.head_dim % 2 == 0
 
     def _team(self, numbers: int) -> int:
@@ -195,11 +182,11 @@ class KernelRowOps:
             columns,
         )  # fmt: skip
 
-    def add_norm(self, delta: Tensor | None, residual: Tensor, weight: Tensor, out: Tensor) -> None:
+    def norm(self, residual: Tensor, weight: Tensor, out: Tensor) -> None:
         rows, columns = out.shape
-        self._add_norm(
-            self._team(rows * columns), 0 if delta is None else delta.data_ptr(),
-            residual.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, columns, self._epsilon,
+        self._norm(
+            self._team(rows * columns), residual.data_ptr(), weight.data_ptr(), out.data_ptr(),
+            rows, columns, self._epsilon,
         )  # fmt: skip
 
     def rotate_store(
@@ -221,12 +208,6 @@ class KernelRowOps:
             config.kv_heads, config.head_dim, 0 if q_norm is None else q_norm.data_ptr(),
             0 if k_norm is None else k_norm.data_ptr(), self._epsilon,
         )  # fmt: skip
-
-    def silu_mul(self, gate_up: Tensor, out: Tensor) -> None:
-        rows, columns = out.shape
-        self._silu_mul(
-            self._team(rows * columns), gate_up.data_ptr(), out.data_ptr(), rows, columns
-        )
 
 
 def row_ops(config: ModelConfig, *, dtype: torch.dtype, threads: int) -> RowOps:

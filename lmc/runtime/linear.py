@@ -1,23 +1,18 @@
 """Matrix products whose rows do not depend on how many there are.
 
 A matrix library picks its kernel by the shape, and two kernels may add in different orders: then a
-row's result depends on how many rows stand beside it. But within a range of row counts the kernel
-is the same. A `RowRule` states such a range; callers pad fewer rows and cut more. The rule of a
-CPU is an observation, not a guarantee of the library: `respects` checks it on the model's own
-matrices when they are loaded, and the fallback asks for one fixed number of rows only.
-
-Source: measured; on CPUs with AMX oneDNN takes other kernels up to 32 rows and, at some sizes,
-above 256; with AVX-512 or less only for a single row.
+row's result depends on how many rows stand beside it. (oneDNN's does, even within the range of rows
+for which it reports one kernel.) So the products here are compiled from this package's own kernels,
+which add every sum in one order; `PlainLinear` stands in where numba cannot be had, and asks the
+library for one fixed number of rows only.
 """
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn import functional
@@ -27,135 +22,155 @@ from lmc.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from lmc.runtime.kernels.products import Product
+
 __all__ = [
+    "ROWS_READ",
+    "KernelLinear",
     "Linear",
     "LinearKind",
-    "RowRule",
+    "PlainLinear",
     "best_dtype",
     "linear_kinds",
-    "respects",
+    "rows_read",
 ]
 
-MOST_ROWS = 256  # rows of one product: beyond, other kernels may be chosen
-FIXED_ROWS = 32
+ROWS_READ = 32
 
 
-@dataclass(frozen=True, slots=True)
-class RowRule:
-    """The row counts that give the same rows: `least` to `most`."""
-
-    least: int
-    most: int
-
-    def padded(self, rows: int) -> int:
-        """How many rows `cuts` needs for `rows`."""
-        if self.least == self.most:
-            return -(-rows // self.most) * self.most
-        return max(rows, self.least)
-
-    def cuts(self, rows: int) -> list[tuple[int, int]]:
-        """The stretches in which to compute `rows`; together they cover `padded(rows)`.
-
-        >>> RowRule(33, 256).cuts(300)
-        [(0, 150), (150, 300)]
-        >>> RowRule(33, 256).cuts(1)
-        [(0, 33)]
-        """
-        padded = self.padded(rows)
-        count = -(-padded // self.most)
-        edges = [padded * i // count for i in range(count + 1)]
-        return [*zip(edges[:-1], edges[1:], strict=True)]
+def rows_read(rows: int) -> int:
+    """How many rows of its input a product of `rows` rows may read: the buffer must be so long."""
+    return -(-rows // ROWS_READ) * ROWS_READ
 
 
 class Linear(Protocol):
-    """`x W^T + b` for x of shape (rows, in), rows as the rule allows; gives (rows, out)."""
+    """A product with one weight. The rows of `out` say how many there are.
 
-    def __call__(self, x: Tensor) -> Tensor: ...
+    x is the beginning of a buffer of `rows_read(rows)` rows or more, contiguous, in the weight's
+    type; what its further rows hold does not matter.
+    """
+
+    def write(self, x: Tensor, out: Tensor) -> None:
+        """`out = x W^T + b`, float32."""
+
+    def add(self, x: Tensor, out: Tensor) -> None:
+        """`out += x W^T`, float32."""
+
+    def gate(self, x: Tensor, out: Tensor) -> None:
+        """`out = silu(x G^T) * (x U^T)` for the weight [G, U], in the type of x."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearKind:
-    """A way to compute products, and the rule that it keeps."""
+    """A way to compute products.
+
+    Attributes:
+        name: for reports.
+        supports: whether it can multiply with a weight of so many (columns, inner positions).
+        pack: makes the product with a weight (columns, inner), its bias or None; the third argument
+            says that it will be used as a gate.
+    """
 
     name: str
-    rule: RowRule
-    pack: Callable[[Tensor, Tensor | None], Linear]
+    supports: Callable[[int, int], bool]
+    pack: Callable[[Tensor, Tensor | None, bool], Linear]
 
 
-class _Packed:
-    """oneDNN's product with a weight in its own layout, chosen once for all row counts."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 128)
-        self._bias = bias
-        self._product = torch.ops.mkldnn._linear_pointwise.default
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return cast("Tensor", self._product(x, self._weight, self._bias, "none", [], ""))
-
-
-class _Plain:
-    """torch's product."""
+class PlainLinear:
+    """torch's product, 32 rows at a time."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight.contiguous(), bias
+        self._weight = weight.contiguous()
+        self._bias = None if bias is None else bias.float()
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self._weight, self._bias)
+    def _pieces(self, x: Tensor, rows: int) -> Tensor:
+        whole = x.as_strided((rows_read(rows), x.shape[1]), x.stride())
+        pieces = [functional.linear(piece, self._weight) for piece in torch.split(whole, ROWS_READ)]
+        return torch.cat(pieces)[:rows].float()
+
+    def write(self, x: Tensor, out: Tensor) -> None:
+        y = self._pieces(x, len(out))
+        out.copy_(y if self._bias is None else y + self._bias)
+
+    def add(self, x: Tensor, out: Tensor) -> None:
+        out += self._pieces(x, len(out))
+
+    def gate(self, x: Tensor, out: Tensor) -> None:
+        for row, result in zip(self._pieces(x, len(out)), out, strict=True):
+            # row by row: torch computes exp by vectors but the end of an array by scalars, which
+            # round differently, and where the end lies must not depend on the number of rows
+            gate, up = row.chunk(2)
+            result.copy_(functional.silu(gate) * up)
 
 
-@cache
-def _cpu_flags() -> frozenset[str]:
-    """Features of the processor, in the words of Linux; empty where they cannot be read."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(next((x.split(":")[1] for x in lines if x.startswith("flags")), "").split())
+class KernelLinear:
+    """A product by one of the kernels of `lmc.runtime.kernels.products`."""
+
+    def __init__(self, product: Product, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
+        from lmc.runtime.kernels.products import ADD, GATE, WRITE, pack
+
+        self._columns, self._inner = weight.shape
+        if gated:  # 16 columns of G, then 16 of U, and so on
+            weight = weight.view(2, -1, 16, self._inner).transpose(0, 1).reshape(weight.shape)
+        self._product = product
+        self._weight = pack(weight)
+        self._bias = None if bias is None else bias.float().contiguous()
+        self._where = self._weight.data_ptr()
+        self._write, self._add, self._gate = WRITE, ADD, GATE
+
+    def write(self, x: Tensor, out: Tensor) -> None:
+        bias = 0 if self._bias is None else self._bias.data_ptr()
+        self._run(x, bias, out, self._write)
+
+    def add(self, x: Tensor, out: Tensor) -> None:
+        self._run(x, 0, out, self._add)
+
+    def gate(self, x: Tensor, out: Tensor) -> None:
+        self._run(x, 0, out, self._gate)
+
+    def _run(self, x: Tensor, bias: int, out: Tensor, kind: int) -> None:
+        self._product(
+            x.data_ptr(), self._where, bias, out.data_ptr(), len(out), self._columns, self._inner,
+            kind,
+        )  # fmt: skip
 
 
-def _can_pack() -> bool:
-    ops = torch.ops.mkldnn
-    known = hasattr(ops, "_linear_pointwise") and hasattr(ops, "_reorder_linear_weight")
-    return known and bool(torch.backends.mkldnn.is_available())
+def _kernel_kind(name: str, threads: int) -> LinearKind:
+    from lmc.runtime.kernels.products import Product
+
+    product = Product(name, threads=threads)
+    step = 1 if name == "fma" else 32
+
+    def pack(weight: Tensor, bias: Tensor | None, gated: bool) -> Linear:
+        return KernelLinear(product, weight, bias, gated)
+
+    return LinearKind(name, lambda columns, inner: columns % 16 == 0 and inner % step == 0, pack)
 
 
 def best_dtype() -> torch.dtype:
     """bfloat16 where the CPU multiplies it fast (AVX-512 BF16 or AMX), else float32."""
-    fast = {"avx512_bf16", "amx_bf16"} & _cpu_flags()
-    if fast and _can_pack() and torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return torch.bfloat16
-    return torch.float32
+    if find_spec("numba") is None:
+        return torch.float32
+    from lmc.runtime.kernels.products import usable
+
+    return torch.bfloat16 if {"amx", "dot"} & {*usable()} else torch.float32
 
 
-def linear_kinds(dtype: torch.dtype) -> list[LinearKind]:
+def linear_kinds(dtype: torch.dtype, *, threads: int) -> list[LinearKind]:
     """The ways to compute products on this CPU, the fastest first; the last one always works.
 
     Raises:
-        UsageError: the CPU's runner computes in float32 or bfloat16.
+        UsageError: the CPU's runner computes in float32 or bfloat16 only.
     """
     if dtype not in (torch.float32, torch.bfloat16):
         name = str(dtype).removeprefix("torch.")
         raise UsageError(
             f"the CPU cannot compute in {name}", hint="give dtype='float32' or 'bfloat16'"
         )
-    plain = LinearKind("plain", RowRule(FIXED_ROWS, FIXED_ROWS), _Plain)
-    if not _can_pack() or platform.machine() not in ("x86_64", "AMD64", "aarch64", "arm64"):
+    plain = LinearKind("plain", lambda columns, inner: True, lambda w, b, gated: PlainLinear(w, b))  # noqa: ARG005
+    if find_spec("numba") is None:
         return [plain]
-    wide = LinearKind("packed", RowRule(33, MOST_ROWS), _Packed)
-    narrow = LinearKind("packed", RowRule(2, MOST_ROWS), _Packed)
-    with_amx = dtype == torch.bfloat16 and "amx_bf16" in _cpu_flags()
-    return [wide, plain] if with_amx else [narrow, wide, plain]
+    from lmc.runtime.kernels.products import usable
 
-
-def respects(linear: Linear, rule: RowRule, columns: int, dtype: torch.dtype) -> bool:
-    """Whether rows come out alike for several row counts and places, on random input."""
-    x = torch.randn(rule.most, columns, generator=torch.Generator().manual_seed(0)).to(dtype)
-    whole = linear(x)
-    counts = {rule.least, rule.least + 1, 48, 64, 100, rule.most - 1}
-    for rows in sorted(m for m in counts if rule.least <= m <= rule.most):
-        for first in {0, rule.most - rows}:
-            part = x[first : first + rows].clone()
-            if not torch.equal(linear(part), whole[first : first + rows]):
-                return False
-    return True
+    of_type = ("fma",) if dtype == torch.float32 else ("amx", "dot")
+    return [*(_kernel_kind(n, threads) for n in usable() if n in of_type), plain]

@@ -24,7 +24,7 @@ from lmc.errors import InternalError, RunError, UsageError
 from lmc.runtime.attention.base import Batch
 from lmc.runtime.attention.registry import choose_attention
 from lmc.runtime.layers import row_ops
-from lmc.runtime.linear import LinearKind, best_dtype, linear_kinds
+from lmc.runtime.linear import best_dtype, linear_kinds
 from lmc.runtime.models.registry import model_class
 from lmc.runtime.request import Outcome, Segment, Step
 from lmc.runtime.sampler import Sampler, Wish
@@ -101,23 +101,23 @@ class ModelRunner:
         self.dtype = _dtype(dtype)
         self.seconds: dict[str, float] = {"forward": 0.0, "logits": 0.0, "sample": 0.0}
         with torch.inference_mode():
-            self._model, self._kind = self._load(weights)
+            self._model = self._load(weights)
             self._kv: KVTensors = [(self._pool(), self._pool()) for _ in range(config.layers)]
         self._attention = choose_attention(
             attention, config, dtype=self.dtype, threads=self.threads
         )
         self._sampler = Sampler(config.vocab_size, threads=self.threads)
 
-    def _load(self, weights: Mapping[str, Tensor]) -> tuple[Model, LinearKind]:
-        """The model with the first way of computing products that keeps its rule."""
-        make = model_class(self.config.family)
-        ops = row_ops(self.config, dtype=self.dtype, threads=self.threads)
-        kinds = linear_kinds(self.dtype)
-        for kind in kinds[:-1]:
-            model = make(self.config, weights, kind=kind, ops=ops, dtype=self.dtype)
-            if model.keeps_rule():
-                return model, kind
-        return make(self.config, weights, kind=kinds[-1], ops=ops, dtype=self.dtype), kinds[-1]
+    def _load(self, weights: Mapping[str, Tensor]) -> Model:
+        kinds = linear_kinds(self.dtype, threads=self.threads)
+        self._products = kinds[0].name
+        return model_class(self.config.family)(
+            self.config,
+            weights,
+            kinds=kinds,
+            ops=row_ops(self.config, dtype=self.dtype, threads=self.threads),
+            dtype=self.dtype,
+        )
 
     def _pool(self) -> Tensor:
         # not zeroed: the system gives out memory page by page as slots are first written
@@ -128,7 +128,7 @@ class ModelRunner:
     def description(self) -> str:
         """What computes, in words, for reports."""
         dtype = str(self.dtype).removeprefix("torch.")
-        parts = f"{self._kind.name} products, {self._attention.name} attention"
+        parts = f"{self._products} products, {self._attention.name} attention"
         return f"{dtype} on {self.threads} threads, {parts}"
 
     def run(self, step: Step) -> Outcome:
@@ -198,9 +198,9 @@ class ModelRunner:
             with self._timed("sample"):
                 drawn, normalizers = self._sampler.run(logits, wishes)
             if not np.isfinite(normalizers).all():
-                segment = some[int(np.flatnonzero(~np.isfinite(normalizers))[0])][0]
+                culprit = some[int(np.flatnonzero(~np.isfinite(normalizers))[0])][0]
                 raise RunError(
-                    f"the model's scores are not finite (segment {segment} of the step)",
+                    f"the model's scores are not finite (segment {culprit} of the step)",
                     hint="the weights may be damaged; or try dtype='float32'",
                 )
             values = logits.numpy()

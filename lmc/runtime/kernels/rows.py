@@ -1,7 +1,7 @@
 """The row-wise layers between the matrix products, one kernel each, for float32 and bfloat16.
 
-The definition of each is the function of the same name in `lmc.runtime.layers`. A row's result
-depends on that row alone, and the order of its sums is written down here.
+`lmc.runtime.layers.TorchRowOps` defines them. A row's result depends on that row alone, and the
+order of its sums is written down here.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numba
 from numba import cfunc, types
 
 from lmc.runtime.kernels.parallel import Kernel
 from lmc.runtime.kernels.vector import (
     add,
     atomic_next,
-    div,
-    exp2,
     f32_of_bits,
     fma,
     load,
@@ -34,7 +33,6 @@ from lmc.runtime.kernels.vector import (
 __all__ = ["row_kernel"]
 
 _KERNEL = types.void(types.CPointer(types.int64))
-_MINUS_LOG2E = -1.4426950408889634
 
 
 def _embed(half: bool) -> Any:  # noqa: ANN401 - numba has no types
@@ -58,53 +56,46 @@ def _embed(half: bool) -> Any:  # noqa: ANN401 - numba has no types
     return embed
 
 
-def _add_norm(half: bool) -> Any:  # noqa: ANN401
-    """`residual += delta; out = rms_norm(residual) * weight`.
-
-    (delta or 0, residual float32, weight float32, out, rows, columns, bits of epsilon)
-    """
+def _norm(half: bool) -> Any:  # noqa: ANN401
+    """RMS norm: (x float32, weight float32, out, rows, columns, bits of epsilon)."""
     width = 2 if half else 4
 
     @cfunc(_KERNEL, cache=True)  # type: ignore[untyped-decorator]
-    def add_norm(a: Any) -> None:  # noqa: ANN401
-        counter, deltas, residuals, weight, outs = a[0], a[1], a[2], a[3], a[4]
-        rows, columns, epsilon = a[5], a[6], f32_of_bits(a[7])
+    def norm(a: Any) -> None:  # noqa: ANN401
+        counter, inputs, weight, outs = a[0], a[1], a[2], a[3]
+        rows, columns, epsilon = a[4], a[5], f32_of_bits(a[6])
         row = atomic_next(counter)
         while row < rows:
-            residual = residuals + row * columns * 4
-            squares = splat(types.float32(0.0))
-            if deltas != 0:
-                delta = deltas + row * columns * width
-                for c in range(0, columns, 16):
-                    if half:
-                        x = add(load(residual + 4 * c), load_bfloat16(delta + 2 * c))
-                    else:
-                        x = add(load(residual + 4 * c), load(delta + 4 * c))
-                    store(residual + 4 * c, x)
-                    squares = fma(x, x, squares)
-            else:
-                for c in range(0, columns, 16):
-                    x = load(residual + 4 * c)
-                    squares = fma(x, x, squares)
-            mean = total(squares) / types.float32(columns)
-            scale = splat(types.float32(1.0) / types.float32((mean + epsilon) ** 0.5))
+            source = inputs + row * columns * 4
+            scale = splat(_scale(source, columns, epsilon))
             out = outs + row * columns * width
             for c in range(0, columns, 16):
-                y = mul(mul(load(residual + 4 * c), scale), load(weight + 4 * c))
+                y = mul(mul(load(source + 4 * c), scale), load(weight + 4 * c))
                 if half:
                     store_bfloat16(out + 2 * c, y)
                 else:
                     store(out + 4 * c, y)
             row = atomic_next(counter)
 
-    return add_norm
+    return norm
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _scale(source: int, columns: int, epsilon: float) -> Any:  # noqa: ANN401
+    """One over the root of the mean square of some float32."""
+    squares = splat(types.float32(0.0))
+    for c in range(0, columns, 16):
+        x = load(source + 4 * c)
+        squares = fma(x, x, squares)
+    mean = total(squares) / types.float32(columns)
+    return types.float32(1.0) / types.float32((mean + epsilon) ** 0.5)
 
 
 def _rotate_store(half: bool) -> Any:  # noqa: ANN401
-    """Split a row of queries, keys and values; rotate, and store keys and values in their slot.
+    """Split rows of queries, keys and values; rotate, and store keys and values in their slots.
 
-    (qkv, positions int32, slots int32, cosines, sines, queries float32, key pool, value pool,
-    rows, heads, kv_heads, head_dim, query norm or 0, key norm or 0, bits of epsilon)
+    (qkv float32, positions int32, slots int32, cosines, sines, queries float32, key pool, value
+    pool, rows, heads, kv_heads, head_dim, query norm or 0, key norm or 0, bits of epsilon)
     The tables are float32 (positions, head_dim / 2).
     """
     width = 2 if half else 4
@@ -118,7 +109,7 @@ def _rotate_store(half: bool) -> Any:  # noqa: ANN401
         middle = size // 2
         row = atomic_next(counter)
         while row < rows:
-            source = qkv + row * (heads + 2 * kv_heads) * size * width
+            source = qkv + row * (heads + 2 * kv_heads) * size * 4
             cosine = cosines + load_i32(positions + 4 * row) * middle * 4
             sine = sines + load_i32(positions + 4 * row) * middle * 4
             slot = load_i32(slots + 4 * row)
@@ -127,22 +118,9 @@ def _rotate_store(half: bool) -> Any:  # noqa: ANN401
                 norm = q_norm if is_query else k_norm
                 scale = splat(types.float32(1.0))
                 if norm != 0:
-                    squares = splat(types.float32(0.0))
-                    for c in range(0, size, 16):
-                        if half:
-                            x = load_bfloat16(source + 2 * c)
-                        else:
-                            x = load(source + 4 * c)
-                        squares = fma(x, x, squares)
-                    mean = total(squares) / types.float32(size)
-                    scale = splat(types.float32(1.0) / types.float32((mean + epsilon) ** 0.5))
+                    scale = splat(_scale(source, size, epsilon))
                 for c in range(0, middle, 16):
-                    if half:
-                        x = load_bfloat16(source + 2 * c)
-                        y = load_bfloat16(source + 2 * (c + middle))
-                    else:
-                        x = load(source + 4 * c)
-                        y = load(source + 4 * (c + middle))
+                    x, y = load(source + 4 * c), load(source + 4 * (c + middle))
                     if norm != 0:
                         x = mul(mul(x, scale), load(norm + 4 * c))
                         y = mul(mul(y, scale), load(norm + 4 * (c + middle)))
@@ -161,11 +139,11 @@ def _rotate_store(half: bool) -> Any:  # noqa: ANN401
                         else:
                             store(target, first)
                             store(target + 4 * middle, second)
-                source += size * width
+                source += size * 4
             target = values + slot * kv_heads * size * width
             for c in range(0, kv_heads * size, 16):
                 if half:
-                    store_bfloat16(target + 2 * c, load_bfloat16(source + 2 * c))
+                    store_bfloat16(target + 2 * c, load(source + 4 * c))
                 else:
                     store(target + 4 * c, load(source + 4 * c))
             row = atomic_next(counter)
@@ -173,39 +151,10 @@ def _rotate_store(half: bool) -> Any:  # noqa: ANN401
     return rotate_store
 
 
-def _silu_mul(half: bool) -> Any:  # noqa: ANN401
-    """`silu(gate) * up` of rows `[gate, up]`: (gate_up, out, rows, columns of the result)."""
-    width = 2 if half else 4
-
-    @cfunc(_KERNEL, cache=True)  # type: ignore[untyped-decorator]
-    def silu_mul(a: Any) -> None:  # noqa: ANN401
-        counter, gate_up, outs, rows, columns = a[0], a[1], a[2], a[3], a[4]
-        one, factor = splat(types.float32(1.0)), splat(types.float32(_MINUS_LOG2E))
-        row = atomic_next(counter)
-        while row < rows:
-            gate = gate_up + row * 2 * columns * width
-            up = gate + columns * width
-            out = outs + row * columns * width
-            for c in range(0, columns, 16):
-                if half:
-                    g, u = load_bfloat16(gate + 2 * c), load_bfloat16(up + 2 * c)
-                else:
-                    g, u = load(gate + 4 * c), load(up + 4 * c)
-                y = mul(div(g, add(one, exp2(mul(g, factor)))), u)
-                if half:
-                    store_bfloat16(out + 2 * c, y)
-                else:
-                    store(out + 4 * c, y)
-            row = atomic_next(counter)
-
-    return silu_mul
-
-
 _MAKERS: dict[str, tuple[Callable[[bool], Any], int]] = {
     "embed": (_embed, 5),
-    "add_norm": (_add_norm, 7),
+    "norm": (_norm, 6),
     "rotate_store": (_rotate_store, 15),
-    "silu_mul": (_silu_mul, 4),
 }
 
 

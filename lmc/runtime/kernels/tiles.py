@@ -1,10 +1,10 @@
 """Attention over tiles of the context, many rows at a time.
 
 The context of a row is cut into tiles of `TILE` absolute positions. A tile gives each query head a
-*part*: the greatest score m, the sum l of exp2(score - m) and the vector of values weighted so. Parts
-are folded in the order of positions. What a part is does not depend on which rows are computed
-together, and folding in a part whose positions are all hidden changes nothing: so a row's result
-depends on the row and its context alone, however the work was divided.
+*part*: the greatest score m, the sum l of exp2(score - m) and the vector of values weighted so.
+Parts are folded in the order of positions. What a part is does not depend on which rows are
+computed together, and folding in a part whose positions are all hidden changes nothing: so a row's
+result depends on the row and its context alone, however the work was divided.
 
     unit    some rows that see the same slots over a run of tiles, computed together: keys and
             values are read once for all of them
@@ -399,9 +399,9 @@ def _compiled(name: str, half: bool) -> Any:  # noqa: ANN401
 def part_kernel(half: bool) -> Kernel:
     """The kernel over units, for keys, values and outputs in bfloat16 (`half`) or float32.
 
-    Arguments: units int64 (count, UNIT_FIELDS), their count, order int32 (rows of the units), limits
-    and lows int32 (per row: one past the last position it sees, and the first), slots int32 (the
-    tables of the units), bases and leads int32 (per row: its first part, tiles of its lead),
+    Arguments: units int64 (count, UNIT_FIELDS), their count, order int32 (rows of the units),
+    limits and lows int32 (per row: one past the last position it sees, and the first), slots int32
+    (the tables of the units), bases and leads int32 (per row: its first part, tiles of its lead),
     queries float32 (rows, heads, head_dim), keys and values (slots, kv_heads, head_dim), out (rows,
     heads, head_dim), partials float32, heads, kv_heads, head_dim, bits of the factor on scores
     (log2(e) included), scratch, its bytes a thread, blocks of 16 lanes it has room for.

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -22,12 +23,16 @@ from numba.extending import intrinsic, models, register_model
 
 __all__ = [
     "LANES",
+    "VECTOR",
+    "accumulators",
     "add",
     "atomic_next",
     "below",
     "choose",
     "choose_where",
     "div",
+    "dot_bfloat16",
+    "emits",
     "exp2",
     "f32_of_bits",
     "f32x16",
@@ -39,12 +44,20 @@ __all__ = [
     "load_f64",
     "load_i32",
     "load_i64",
+    "load_pairs",
     "load_u8",
+    "load_vector",
+    "loop",
     "mul",
+    "multiply_add",
     "noise",
+    "offset",
+    "pair_at",
     "peak",
+    "pointer",
     "splat",
     "splat_at",
+    "spread_at",
     "store",
     "store_bfloat16",
     "store_f32",
@@ -63,7 +76,7 @@ _F32 = ir.FloatType()
 _I32 = ir.IntType(32)
 _I16 = ir.IntType(16)
 _I64 = ir.IntType(64)
-_VF = ir.VectorType(_F32, LANES)
+VECTOR = ir.VectorType(_F32, LANES)
 _VI = ir.VectorType(_I32, LANES)
 _VH = ir.VectorType(_I16, LANES)
 
@@ -84,10 +97,10 @@ f32x16 = _Vector()
 @register_model(_Vector)
 class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, dmm: Any, fe_type: Any) -> None:  # noqa: ANN401
-        super().__init__(dmm, fe_type, _VF)
+        super().__init__(dmm, fe_type, VECTOR)
 
 
-def _op(result: Any, *argument_types: Any) -> Callable[[Callable[..., _Value]], Any]:  # noqa: ANN401
+def emits(result: Any, *argument_types: Any) -> Callable[[Callable[..., _Value]], Any]:  # noqa: ANN401
     """Make a numba intrinsic of a function `(builder, *values) -> value` that emits code."""
 
     def wrap(emit: Callable[..., _Value]) -> Any:  # noqa: ANN401
@@ -102,6 +115,7 @@ def _op(result: Any, *argument_types: Any) -> Callable[[Callable[..., _Value]], 
             1: lambda typing, a: (signature, codegen),  # noqa: ARG005
             2: lambda typing, a, b: (signature, codegen),  # noqa: ARG005
             3: lambda typing, a, b, c: (signature, codegen),  # noqa: ARG005
+            5: lambda typing, a, b, c, d, e: (signature, codegen),  # noqa: ARG005
         }
         shell = shells[len(argument_types)]
         shell.__name__ = shell.__qualname__ = emit.__name__
@@ -111,20 +125,21 @@ def _op(result: Any, *argument_types: Any) -> Callable[[Callable[..., _Value]], 
     return wrap
 
 
-def _pointer(builder: _Builder, address: _Value, to: Any) -> _Value:  # noqa: ANN401
+def pointer(builder: _Builder, address: _Value, to: Any) -> _Value:  # noqa: ANN401
+    """An integer as a pointer."""
     return builder.inttoptr(address, ir.PointerType(to))
 
 
 def _call(builder: _Builder, name: str, *args: _Value) -> _Value:
     """Call an LLVM intrinsic on vectors of one type."""
-    kind = ir.FunctionType(_VF, [_VF] * len(args))
+    kind = ir.FunctionType(VECTOR, [VECTOR] * len(args))
     return builder.call(
         cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v16f32"), args
     )
 
 
 def _constant(value: float) -> ir.Constant:
-    return ir.Constant(_VF, [value] * LANES)
+    return ir.Constant(VECTOR, [value] * LANES)
 
 
 def _integers(value: int, kind: Any = _VI) -> ir.Constant:  # noqa: ANN401
@@ -137,26 +152,83 @@ def _spread(builder: _Builder, scalar: _Value, kind: Any) -> _Value:  # noqa: AN
     return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
 
 
+def accumulators(builder: _Builder, count: int) -> list[_Value]:
+    """Vectors of zeros that a loop adds to; the optimizer keeps them in registers."""
+    held = [cgutils.alloca_once(builder, VECTOR) for _ in range(count)]
+    for slot in held:
+        builder.store(_constant(0.0), slot)
+    return held
+
+
+def loop(builder: _Builder, count: Any) -> Any:  # noqa: ANN401
+    """A loop over `count` (a value or an int), as a context manager that gives the index."""
+    return cgutils.for_range(builder, _I64(count) if isinstance(count, int) else count)
+
+
+def offset(builder: _Builder, base: _Value, index: _Value, factor: int) -> _Value:
+    """`base + index * factor`."""
+    return builder.add(base, builder.mul(index, _I64(factor)))
+
+
+def load_vector(builder: _Builder, address: _Value) -> _Value:
+    """16 float32."""
+    return builder.load(pointer(builder, address, VECTOR), align=4)
+
+
+def spread_at(builder: _Builder, address: _Value) -> _Value:
+    """The float32 at an address, 16 times."""
+    return _spread(builder, builder.load(pointer(builder, address, _F32), align=4), VECTOR)
+
+
+def multiply_add(builder: _Builder, a: _Value, b: _Value, c: _Value) -> _Value:
+    """`a * b + c`, rounded once."""
+    return _call(builder, "fma", a, b, c)
+
+
+llvmlite.binding.initialize_native_asmparser()  # what inline assembly needs to be compiled
+_DOT = ir.FunctionType(VECTOR, [VECTOR, _VI, _VI])
+
+
+def dot_bfloat16(builder: _Builder, sums: _Value, pair: _Value, pairs: _Value) -> _Value:
+    """Add the products of one pair of bfloat16 with 16 pairs; needs AVX-512 BF16.
+
+    Written as assembly because llvmlite has no name for the type bfloat16. How the two products of
+    a lane are added is specified exactly (Intel SDM, VDPBF16PS).
+    """
+    assembly = ir.InlineAsm(_DOT, "vdpbf16ps $3, $2, $0", "=v,0,v,v", side_effect=False)
+    return builder.call(assembly, [sums, pair, pairs])
+
+
+def pair_at(builder: _Builder, address: _Value) -> _Value:
+    """The pair of bfloat16 at an address, 16 times, as 16 int32."""
+    return _spread(builder, builder.load(pointer(builder, address, _I32), align=4), _VI)
+
+
+def load_pairs(builder: _Builder, address: _Value) -> _Value:
+    """16 pairs of bfloat16, as 16 int32."""
+    return builder.load(pointer(builder, address, _VI), align=4)
+
+
 # Memory ------------------------------------------------------------------------------------------
 
 
-@_op(f32x16, types.int64)
+@emits(f32x16, types.int64)
 def load(builder: _Builder, address: _Value) -> _Value:
     """16 float32."""
-    return builder.load(_pointer(builder, address, _VF), align=4)
+    return builder.load(pointer(builder, address, VECTOR), align=4)
 
 
-@_op(types.none, types.int64, f32x16)
+@emits(types.none, types.int64, f32x16)
 def store(builder: _Builder, address: _Value, value: _Value) -> None:
     """Write 16 float32."""
-    builder.store(value, _pointer(builder, address, _VF), align=4)
+    builder.store(value, pointer(builder, address, VECTOR), align=4)
 
 
-@_op(f32x16, types.int64)
+@emits(f32x16, types.int64)
 def load_bfloat16(builder: _Builder, address: _Value) -> _Value:
     """16 bfloat16, widened; exact, as a bfloat16 is the upper half of a float32."""
-    half = builder.load(_pointer(builder, address, _VH), align=2)
-    return builder.bitcast(builder.shl(builder.zext(half, _VI), _integers(16)), _VF)
+    half = builder.load(pointer(builder, address, _VH), align=2)
+    return builder.bitcast(builder.shl(builder.zext(half, _VI), _integers(16)), VECTOR)
 
 
 def _round_to_bfloat16(builder: _Builder, value: _Value) -> _Value:
@@ -168,148 +240,149 @@ def _round_to_bfloat16(builder: _Builder, value: _Value) -> _Value:
     return builder.trunc(builder.lshr(bits, _integers(16)), _VH)
 
 
-@_op(types.none, types.int64, f32x16)
+@emits(types.none, types.int64, f32x16)
 def store_bfloat16(builder: _Builder, address: _Value, value: _Value) -> None:
     """Write 16 bfloat16, rounded to nearest, ties to even."""
-    builder.store(_round_to_bfloat16(builder, value), _pointer(builder, address, _VH), align=2)
+    builder.store(_round_to_bfloat16(builder, value), pointer(builder, address, _VH), align=2)
 
 
-@_op(types.float32, types.int64)
+@emits(types.float32, types.int64)
 def load_f32(builder: _Builder, address: _Value) -> _Value:
     """One float32."""
-    return builder.load(_pointer(builder, address, _F32), align=4)
+    return builder.load(pointer(builder, address, _F32), align=4)
 
 
-@_op(types.none, types.int64, types.float32)
+@emits(types.none, types.int64, types.float32)
 def store_f32(builder: _Builder, address: _Value, value: _Value) -> None:
     """Write one float32."""
-    builder.store(value, _pointer(builder, address, _F32), align=4)
+    builder.store(value, pointer(builder, address, _F32), align=4)
 
 
-@_op(types.int64, types.int64)
+@emits(types.int64, types.int64)
 def load_i32(builder: _Builder, address: _Value) -> _Value:
     """One int32, widened to int64."""
-    return builder.sext(builder.load(_pointer(builder, address, _I32), align=4), _I64)
+    return builder.sext(builder.load(pointer(builder, address, _I32), align=4), _I64)
 
 
-@_op(types.int64, types.int64)
+@emits(types.int64, types.int64)
 def load_i64(builder: _Builder, address: _Value) -> _Value:
     """One int64."""
-    return builder.load(_pointer(builder, address, _I64), align=8)
+    return builder.load(pointer(builder, address, _I64), align=8)
 
 
-@_op(types.none, types.int64, types.int64)
+@emits(types.none, types.int64, types.int64)
 def store_i32(builder: _Builder, address: _Value, value: _Value) -> None:
     """Write an integer as int32."""
-    builder.store(builder.trunc(value, _I32), _pointer(builder, address, _I32), align=4)
+    builder.store(builder.trunc(value, _I32), pointer(builder, address, _I32), align=4)
 
 
-@_op(types.float64, types.int64)
+@emits(types.float64, types.int64)
 def load_f64(builder: _Builder, address: _Value) -> _Value:
     """One float64."""
-    return builder.load(_pointer(builder, address, ir.DoubleType()), align=8)
+    return builder.load(pointer(builder, address, ir.DoubleType()), align=8)
 
 
-@_op(types.none, types.int64, types.float64)
+@emits(types.none, types.int64, types.float64)
 def store_f64(builder: _Builder, address: _Value, value: _Value) -> None:
     """Write one float64."""
-    builder.store(value, _pointer(builder, address, ir.DoubleType()), align=8)
+    builder.store(value, pointer(builder, address, ir.DoubleType()), align=8)
 
 
-@_op(types.none, types.int64, types.int64)
+@emits(types.none, types.int64, types.int64)
 def store_i64(builder: _Builder, address: _Value, value: _Value) -> None:
     """Write an int64."""
-    builder.store(value, _pointer(builder, address, _I64), align=8)
+    builder.store(value, pointer(builder, address, _I64), align=8)
 
 
-@_op(types.int64, types.int64)
+@emits(types.int64, types.int64)
 def load_u8(builder: _Builder, address: _Value) -> _Value:
     """One byte."""
-    return builder.zext(builder.load(_pointer(builder, address, ir.IntType(8)), align=1), _I64)
+    return builder.zext(builder.load(pointer(builder, address, ir.IntType(8)), align=1), _I64)
 
 
-@_op(types.int64, types.int64)
+@emits(types.int64, types.int64)
 def atomic_next(builder: _Builder, address: _Value) -> _Value:
     """The int64 at `address`, which is increased by one for the next to ask."""
-    pointer = _pointer(builder, address, _I64)
-    return builder.atomic_rmw("add", pointer, ir.Constant(_I64, 1), ordering="monotonic")
+    return builder.atomic_rmw(
+        "add", pointer(builder, address, _I64), ir.Constant(_I64, 1), ordering="monotonic"
+    )
 
 
 # Arithmetic --------------------------------------------------------------------------------------
 
 
-@_op(f32x16, types.float32)
+@emits(f32x16, types.float32)
 def splat(builder: _Builder, value: _Value) -> _Value:
     """One number, 16 times."""
-    return _spread(builder, value, _VF)
+    return _spread(builder, value, VECTOR)
 
 
-@_op(f32x16, types.int64)
+@emits(f32x16, types.int64)
 def splat_at(builder: _Builder, address: _Value) -> _Value:
     """The float32 at an address, 16 times; an operand of the multiplication on AVX-512."""
-    return _spread(builder, builder.load(_pointer(builder, address, _F32), align=4), _VF)
+    return _spread(builder, builder.load(pointer(builder, address, _F32), align=4), VECTOR)
 
 
-@_op(f32x16, f32x16, f32x16, f32x16)
+@emits(f32x16, f32x16, f32x16, f32x16)
 def fma(builder: _Builder, a: _Value, b: _Value, c: _Value) -> _Value:
     """`a * b + c`, rounded once."""
     return _call(builder, "fma", a, b, c)
 
 
-@_op(f32x16, f32x16, f32x16)
+@emits(f32x16, f32x16, f32x16)
 def mul(builder: _Builder, a: _Value, b: _Value) -> _Value:
     """Products."""
     return builder.fmul(a, b)
 
 
-@_op(f32x16, f32x16, f32x16)
+@emits(f32x16, f32x16, f32x16)
 def add(builder: _Builder, a: _Value, b: _Value) -> _Value:
     """Sums."""
     return builder.fadd(a, b)
 
 
-@_op(f32x16, f32x16, f32x16)
+@emits(f32x16, f32x16, f32x16)
 def sub(builder: _Builder, a: _Value, b: _Value) -> _Value:
     """Differences."""
     return builder.fsub(a, b)
 
 
-@_op(f32x16, f32x16, f32x16)
+@emits(f32x16, f32x16, f32x16)
 def div(builder: _Builder, a: _Value, b: _Value) -> _Value:
     """Quotients."""
     return builder.fdiv(a, b)
 
 
-@_op(f32x16, f32x16, f32x16)
+@emits(f32x16, f32x16, f32x16)
 def peak(builder: _Builder, a: _Value, b: _Value) -> _Value:
     """The greater of each pair; of `b` if `a` is NaN, so that a NaN in `b` stays."""
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
-@_op(f32x16, types.int64, types.int64)
+@emits(f32x16, types.int64, types.int64)
 def below(builder: _Builder, first: _Value, limits: _Value) -> _Value:
     """1.0 in the lanes whose int32 limit, read from memory, is above `first`, else 0.0."""
-    limit = builder.load(_pointer(builder, limits, _VI), align=4)
+    limit = builder.load(pointer(builder, limits, _VI), align=4)
     place = _spread(builder, builder.trunc(first, _I32), _VI)
     inside = builder.icmp_signed("<", place, limit)
     return builder.select(inside, _constant(1.0), _constant(0.0))
 
 
-@_op(f32x16, f32x16, f32x16, f32x16)
+@emits(f32x16, f32x16, f32x16, f32x16)
 def choose(builder: _Builder, chosen: _Value, value: _Value, other: _Value) -> _Value:
     """`value` in the lanes where `chosen` is not 0, else `other`."""
     return builder.select(builder.fcmp_unordered("!=", chosen, _constant(0.0)), value, other)
 
 
-@_op(f32x16, types.int64, f32x16, f32x16)
+@emits(f32x16, types.int64, f32x16, f32x16)
 def choose_where(builder: _Builder, flags: _Value, value: _Value, other: _Value) -> _Value:
     """`value` in the lanes whose flag, one of 16 bytes in memory, is not 0, else `other`."""
     kind = ir.VectorType(ir.IntType(8), LANES)
-    held = builder.load(_pointer(builder, flags, kind), align=1)
+    held = builder.load(pointer(builder, flags, kind), align=1)
     return builder.select(builder.icmp_unsigned("!=", held, _integers(0, kind)), value, other)
 
 
-@_op(types.int64, f32x16, f32x16)
+@emits(types.int64, f32x16, f32x16)
 def lanes_at_most(builder: _Builder, a: _Value, b: _Value) -> _Value:
     """Bit i of the result says whether lane i of `a` is at most that of `b`."""
     bits = builder.bitcast(builder.fcmp_ordered("<=", a, b), _I16)
@@ -324,7 +397,7 @@ def _scramble(builder: _Builder, x: _Value) -> _Value:
     return builder.xor(x, builder.lshr(x, _integers(16)))
 
 
-@_op(f32x16, types.int64, types.int64, types.int64)
+@emits(f32x16, types.int64, types.int64, types.int64)
 def noise(builder: _Builder, first: _Value, key1: _Value, key2: _Value) -> _Value:
     """`lmc.runtime.sampler.noise` of 16 ids from `first` on, to the precision of float32."""
     one, two = (_spread(builder, builder.trunc(k, _I32), _VI) for k in (key1, key2))
@@ -332,7 +405,7 @@ def noise(builder: _Builder, first: _Value, key1: _Value, key2: _Value) -> _Valu
     ids = builder.add(_spread(builder, builder.trunc(first, _I32), _VI), counting)
     words = builder.add(builder.mul(ids, _integers(0x9E3779B1)), one)
     words = _scramble(builder, builder.xor(_scramble(builder, words), two))
-    return builder.fmul(builder.uitofp(words, _VF), _constant(2.0**-32))
+    return builder.fmul(builder.uitofp(words, VECTOR), _constant(2.0**-32))
 
 
 def _reduce(builder: _Builder, value: _Value, join: Callable[[_Value, _Value], _Value]) -> _Value:
@@ -353,13 +426,13 @@ def _reduce(builder: _Builder, value: _Value, join: Callable[[_Value, _Value], _
     return builder.extract_element(value, ir.Constant(_I32, 0))
 
 
-@_op(types.float32, f32x16)
+@emits(types.float32, f32x16)
 def total(builder: _Builder, value: _Value) -> _Value:
     """The sum of all lanes, in halves."""
     return _reduce(builder, value, builder.fadd)
 
 
-@_op(types.float32, f32x16)
+@emits(types.float32, f32x16)
 def top(builder: _Builder, value: _Value) -> _Value:
     """The greatest lane; not for NaN."""
     return _reduce(
@@ -367,7 +440,7 @@ def top(builder: _Builder, value: _Value) -> _Value:
     )
 
 
-@_op(f32x16, f32x16)
+@emits(f32x16, f32x16)
 def exp2(builder: _Builder, x: _Value) -> _Value:
     """Two to the power of each lane, to about 1e-7 relative; 0 under -126.5, infinity over 127.5.
 
@@ -385,13 +458,13 @@ def exp2(builder: _Builder, x: _Value) -> _Value:
     nan = builder.fcmp_unordered("uno", x, x)
     held = builder.select(builder.or_(small, builder.or_(large, nan)), _constant(0.0), whole)
     exponent = builder.shl(builder.add(builder.fptosi(held, _VI), _integers(127)), _integers(23))
-    value = builder.fmul(series, builder.bitcast(exponent, _VF))
+    value = builder.fmul(series, builder.bitcast(exponent, VECTOR))
     value = builder.select(small, _constant(0.0), value)
     value = builder.select(large, _constant(math.inf), value)
     return builder.select(nan, x, value)
 
 
-@_op(types.float32, types.int64)
+@emits(types.float32, types.int64)
 def f32_of_bits(builder: _Builder, bits: _Value) -> _Value:
     """The float32 whose bits are the low half of an integer: how a kernel is given a number."""
     return builder.bitcast(builder.trunc(bits, _I32), _F32)

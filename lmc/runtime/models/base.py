@@ -20,9 +20,6 @@ KVTensors = list[tuple["Tensor", "Tensor"]]  # keys and values of each layer
 class Model(Protocol):
     """The tensors of a decoder, and its forward pass."""
 
-    def keeps_rule(self) -> bool:
-        """Whether its products give the same rows for all row counts that they are used with."""
-
     def forward(self, batch: Batch, kv: KVTensors, attention: AttentionBackend) -> Tensor:
         """Compute the rows of a batch and store their keys and values.
 

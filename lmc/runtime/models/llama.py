@@ -3,8 +3,8 @@
 Owns: packed weights, and the buffers of the rows of one step.
 Promises: a row's result does not depend on the other rows (with an attention backend that promises
     it too).
-Costs: four products and five small kernels a layer. Rows are padded and cut as the products' rule
-    says; buffers grow to the largest step seen.
+Costs: four products, three small kernels and the attention's a layer. Buffers grow to the largest
+    step seen.
 Source: Touvron et al., 2023. The residual stream stays in float32 whatever the weights are in.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lmc.runtime.linear import Linear, LinearKind, respects
+from lmc.runtime.linear import Linear, LinearKind, rows_read
 from lmc.runtime.models.base import KVTensors, take_weight
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Llama:
     Args:
         config: sizes and switches.
         weights: by Hugging Face name, in any floating type.
-        kind: how to compute products.
+        kinds: ways to compute products; a weight gets the first one that supports its shape.
         ops: who computes the row-wise layers.
         dtype: of weights and activations.
 
@@ -62,11 +62,11 @@ class Llama:
         config: ModelConfig,
         weights: Mapping[str, Tensor],
         *,
-        kind: LinearKind,
+        kinds: list[LinearKind],
         ops: RowOps,
         dtype: torch.dtype,
     ) -> None:
-        self._config, self._kind, self._ops, self._dtype = config, kind, ops, dtype
+        self._config, self._kinds, self._ops, self._dtype = config, kinds, ops, dtype
         self._table = (
             take_weight(weights, "model.embed_tokens.weight", config.vocab_size, config.hidden_size)
             .to(dtype)
@@ -78,9 +78,13 @@ class Llama:
         head = self._table
         if not config.tied:
             head = take_weight(weights, "lm_head.weight", config.vocab_size, config.hidden_size)
-        self._head = kind.pack(head.to(dtype), None)
+        self._head = self._pack(head.to(dtype))
         self._buffers: dict[str, Tensor] = {}
         self._room = 0
+
+    def _pack(self, weight: Tensor, bias: Tensor | None = None, gated: bool = False) -> Linear:
+        kind = next(k for k in self._kinds if k.supports(*weight.shape))
+        return kind.pack(weight, bias, gated)
 
     def _read_layer(self, weights: Mapping[str, Tensor], index: int) -> _Layer:
         config = self._config
@@ -102,83 +106,55 @@ class Llama:
         bias = None
         if config.qkv_bias:
             biases = [vector(f"{name}.bias", rows) for name, rows in projections]
-            bias = torch.cat(biases).to(self._dtype)
+            bias = torch.cat(biases)
         gate_up = [matrix(f"mlp.{name}_proj", inner, hidden) for name in ("gate", "up")]
-        pack, norm = self._kind.pack, config.qk_norm
+        pack, norm = self._pack, config.qk_norm
         return _Layer(
             attention_norm=vector("input_layernorm.weight", hidden),
             qkv=pack(qkv, bias),
             q_norm=vector("self_attn.q_norm.weight", size) if norm else None,
             k_norm=vector("self_attn.k_norm.weight", size) if norm else None,
-            output=pack(matrix("self_attn.o_proj", hidden, config.heads * size), None),
+            output=pack(matrix("self_attn.o_proj", hidden, config.heads * size)),
             mlp_norm=vector("post_attention_layernorm.weight", hidden),
-            gate_up=pack(torch.cat(gate_up), None),
-            down=pack(matrix("mlp.down_proj", hidden, inner), None),
+            gate_up=pack(torch.cat(gate_up), gated=True),
+            down=pack(matrix("mlp.down_proj", hidden, inner)),
         )
 
-    def keeps_rule(self) -> bool:
-        """Whether the products of the first layer and the head keep the rule of their kind."""
-        config, rule, layer = self._config, self._kind.rule, self._layers[0]
-        products = [
-            (layer.qkv, config.hidden_size),
-            (layer.output, config.heads * config.head_dim),
-            (layer.gate_up, config.hidden_size),
-            (layer.down, config.intermediate_size),
-            (self._head, config.hidden_size),
-        ]
-        return all(respects(linear, rule, columns, self._dtype) for linear, columns in products)
-
     def forward(self, batch: Batch, kv: KVTensors, attention: AttentionBackend) -> Tensor:
-        ops, rows, rule = self._ops, batch.rows, self._kind.rule
-        buffers = self._grown(rule.padded(rows))
+        ops, rows = self._ops, batch.rows
+        buffers = {name: buffer[:rows] for name, buffer in self._grown(rows).items()}
+        residual, hidden, queries = buffers["residual"], buffers["hidden"], buffers["queries"]
+        qkv, attended, inner = buffers["qkv"], buffers["attended"], buffers["inner"]
         tokens, positions, slots = (
             torch.from_numpy(a) for a in (batch.tokens, batch.positions, batch.slots)
         )
-        cuts = rule.cuts(rows)
-        # per cut: padded inputs of products, and the true rows of everything else
-        hidden_in, attended_in, inner_in = (
-            [buffers[name][a:b] for a, b in cuts] for name in ("hidden", "attended", "inner")
-        )
-        true = [(a, min(b, rows)) for a, b in cuts]
-        residual, hidden, inner, queries, position, slot = (
-            [tensor[a:b] for a, b in true]
-            for tensor in (
-                buffers["residual"], buffers["hidden"], buffers["inner"], buffers["queries"],
-                positions, slots,
+        ops.embed(tokens, self._table, residual)
+        for layer, (keys, values) in zip(self._layers, kv, strict=True):
+            ops.norm(residual, layer.attention_norm, hidden)
+            layer.qkv.write(hidden, qkv)
+            ops.rotate_store(
+                qkv, positions, slots, queries, keys, values, layer.q_norm, layer.k_norm
             )
-        )  # fmt: skip
-        all_queries, attended = buffers["queries"][:rows], buffers["attended"][:rows]
-        pieces = range(len(cuts))
-
-        ops.embed(tokens, self._table, buffers["residual"][:rows])
-        first = self._layers[0].attention_norm
-        ops.add_norm(None, buffers["residual"][:rows], first, buffers["hidden"][:rows])
-        next_norms = [*(layer.attention_norm for layer in self._layers[1:]), self._norm]
-        for layer, (keys, values), next_norm in zip(self._layers, kv, next_norms, strict=True):
-            for i in pieces:
-                qkv = layer.qkv(hidden_in[i])
-                ops.rotate_store(
-                    qkv, position[i], slot[i], queries[i], keys, values, layer.q_norm, layer.k_norm
-                )
-            attention.attend(all_queries, keys, values, attended)
-            for i in pieces:
-                delta = layer.output(attended_in[i])
-                ops.add_norm(delta, residual[i], layer.mlp_norm, hidden[i])
-                ops.silu_mul(layer.gate_up(hidden_in[i]), inner[i])
-                ops.add_norm(layer.down(inner_in[i]), residual[i], next_norm, hidden[i])
-        return buffers["hidden"][:rows]
+            attention.attend(queries, keys, values, attended)
+            layer.output.add(attended, residual)
+            ops.norm(residual, layer.mlp_norm, hidden)
+            layer.gate_up.gate(hidden, inner)
+            layer.down.add(inner, residual)
+        ops.norm(residual, self._norm, hidden)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        rows, rule = len(hidden), self._kind.rule
-        padded = hidden.new_zeros(rule.padded(rows), hidden.shape[1])
+        rows = len(hidden)
+        padded = hidden.new_zeros(rows_read(rows), hidden.shape[1])
         padded[:rows] = hidden
-        pieces = [self._head(padded[a:b]).float() for a, b in rule.cuts(rows)]
-        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces))[:rows]
+        out = torch.empty(rows, self._config.vocab_size)
+        self._head.write(padded, out)
+        return out
 
     def _grown(self, rows: int) -> dict[str, Tensor]:
         """Buffers for `rows` rows; zeros at first, so that padding is never uninitialized."""
         if rows > self._room:
-            config, self._room = self._config, max(rows, 2 * self._room)
+            config, self._room = self._config, rows_read(max(rows, 2 * self._room))
             wide = config.heads * config.head_dim
 
             def zeros(*shape: int, dtype: torch.dtype = self._dtype) -> Tensor:
@@ -187,6 +163,7 @@ class Llama:
             self._buffers = {
                 "residual": zeros(config.hidden_size, dtype=torch.float32),
                 "hidden": zeros(config.hidden_size),
+                "qkv": zeros(wide + 2 * config.kv_heads * config.head_dim, dtype=torch.float32),
                 "queries": zeros(config.heads, config.head_dim, dtype=torch.float32),
                 "attended": zeros(wide),
                 "inner": zeros(config.intermediate_size),
