@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lmc.ir.core import Const, Node, Program, Region, Value
-from lmc.ir.ops import MODEL_CALLS, Extend, Gen, If, Prefill, Role
+from lmc.ir.ops import MODEL_CALLS, Extend, Gen, If, Prefill, Release, Role
 from lmc.ir.types import STATE
 
-__all__ = ["Cost", "calls_on_ways", "cost", "definitions", "state_tree", "uses"]
+__all__ = ["Cost", "calls_on_ways", "cost", "definitions", "released", "state_tree", "uses"]
 
 
 def definitions(program: Program) -> dict[Value, Node]:
@@ -21,6 +21,11 @@ def definitions(program: Program) -> dict[Value, Node]:
 def uses(region: Region) -> Counter[Value]:
     """How often each value is an operand in a region and the regions inside it."""
     return Counter(value for node in region.walk() for value in node.op.value_operands())
+
+
+def released(region: Region) -> set[Value]:
+    """The states that are released in a region or inside it: their uses may not move."""
+    return {node.op.state for node in region.walk() if isinstance(node.op, Release)}
 
 
 def state_tree(program: Program) -> dict[Value, tuple[Value, ...]]:

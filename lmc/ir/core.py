@@ -234,7 +234,7 @@ def check_type(op: Op, what: str, operand: Operand, *wanted: Type) -> None:
     """
     if operand.type not in wanted:
         names = " or ".join(map(str, wanted))
-        raise IRError(f"{op.mnemonic}: {what} must be {names}, found {operand.type}")
+        raise IRError(f"{op.mnemonic}: {what} must be of type {names}, found {operand.type}")
 
 
 @dataclass(frozen=True, slots=True)

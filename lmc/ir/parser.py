@@ -215,7 +215,7 @@ class _Reader:
         if len(kinds) != len(tokens):
             raise self.error_at(
                 tokens[0] if tokens else head,
-                f"{op.mnemonic}: defines {len(kinds)} values, found {len(tokens)} names",
+                f"{op.mnemonic}: defines {len(kinds)} values, found names for {len(tokens)}",
             )
         values = tuple(
             self.define(token, kind, scope) for token, kind in zip(tokens, kinds, strict=True)

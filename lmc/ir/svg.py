@@ -51,7 +51,8 @@ def draw(picture: Picture) -> str:
     """The picture as an SVG document."""
     places, routes = _placed(picture)
     _arrange(places, routes)
-    width = max(p.x + p.width / 2 for p in places.values()) + MARGIN
+    drawn = [*places.values(), *itertools.chain.from_iterable(route for _, route in routes)]
+    width = max(p.x + p.width / 2 for p in drawn) + MARGIN
     height = max(p.y for p in places.values()) + BOX_HEIGHT + MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '

@@ -133,7 +133,7 @@ def _place(at: Location | None) -> str:
 
 def _header_rules(program: Program) -> Iterator[str]:
     if len(program.paths) != len(program.params):
-        yield f"{len(program.params)} parameters have {len(program.paths)} paths"
+        yield f"there are {len(program.params)} parameters, but paths for {len(program.paths)}"
     for path in program.paths:
         if not path or not all(isinstance(k, (str, int)) and k is not True for k in path):
             yield f"a path is names and numbers, and not empty; found {path!r}"

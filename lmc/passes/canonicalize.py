@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from lmc.ir.analysis import uses
+from lmc.ir.analysis import released, uses
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops import Extend, If, MakeList, Pure
 from lmc.passes.rewrite import drop_nodes, region_of
@@ -58,6 +58,7 @@ class _Round:
     def __init__(self, body: Region) -> None:
         self.body = body
         self.uses = uses(body)
+        self.fixed = released(body)
         self.ops: dict[Value, Op] = {}  # what defines each value that has been met
         self.new: dict[Value, Operand] = {}
         self.dropped: set[Value] = set()
@@ -75,7 +76,7 @@ class _Round:
                 continue
             # substitution does not change how often anything is used: `put` has counted it
             node = old.substitute(self.new)
-            found = self.simplified(node.op)
+            found = self.simplified(node)
             if isinstance(found, Op):
                 if found is not node.op:
                     self.recount(node.op, found)
@@ -121,11 +122,12 @@ class _Round:
 
     # ------------------------------------------------------------------------- the rules
 
-    def simplified(self, op: Op) -> Op | Operand:
-        """A simpler op, an operand that its result equals, or the op itself."""
+    def simplified(self, node: Node) -> Op | Operand:
+        """A simpler op, an operand that the node's result equals, or the op itself."""
+        op = node.op
         match op:
             case Extend():
-                return self.extend(op)
+                return self.extend(op, node.results[0])
             case Pure(_, args) if all(isinstance(arg, Const) for arg in args):
                 return _folded(op)
             case Pure("text.concat", args):
@@ -142,12 +144,16 @@ class _Round:
                 return self.of_list(op)
         return op
 
-    def extend(self, op: Extend) -> Op | Operand:
+    def extend(self, op: Extend, result: Value) -> Op | Operand:
         parts = self.joined(op.parts, copy=True)
-        if not parts:
-            return op.state
         before = self.ops.get(op.state)
-        if isinstance(before, Extend) and self.uses[op.state] == 1:
+        if not parts and not {op.state, result} & self.fixed:
+            return op.state
+        if (
+            isinstance(before, Extend)
+            and self.uses[op.state] == 1
+            and before.state not in self.fixed
+        ):
             self.consume(op.state)
             return Extend(before.state, _merged((*before.parts, *parts)))
         return op if parts == op.parts else Extend(op.state, parts)

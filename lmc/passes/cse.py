@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
+from lmc.ir.analysis import released
 from lmc.ir.core import Effect, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops import Gen, If, Select
 from lmc.passes.rewrite import region_of
@@ -35,11 +36,17 @@ class CSE:
 
     def run(self, program: Program) -> Program:
         """The merged program, or `program` itself if no two values are equal."""
-        return program.with_body(_merged(program.body, {}, {}))
+        return program.with_body(_merged(program.body, {}, {}, released(program.body)))
 
 
-def _merged(region: Region, known: dict[Op, Node], new: dict[Value, Operand]) -> Region:
-    """Merge in a region; `known` holds the nodes that are visible, `new` the merged values."""
+def _merged(
+    region: Region, known: dict[Op, Node], new: dict[Value, Operand], fixed: set[Value]
+) -> Region:
+    """Merge in a region.
+
+    `known` holds the nodes that are visible, `new` the merged values, and `fixed` the states that
+    must not be merged because their last use is marked.
+    """
     known = dict(known)
     kept: list[Node] = []
     for node in region.nodes:
@@ -47,13 +54,13 @@ def _merged(region: Region, known: dict[Op, Node], new: dict[Value, Operand]) ->
         if isinstance(op, If):
             held = op.condition
             condition = new.get(held, held) if isinstance(held, Value) else held
-            then, orelse = _merged(op.then, known, new), _merged(op.orelse, known, new)
+            then, orelse = (_merged(r, known, new, fixed) for r in op.regions())
             if condition is not held or then is not op.then or orelse is not op.orelse:
                 node = dataclasses.replace(node, op=If(condition, then, orelse))
             kept.append(node)
             continue
         node = node.substitute(new)
-        key = _key(node.op)
+        key = None if any(v in fixed for v in node.results) else _key(node.op)
         if key is not None:
             first = known.setdefault(key, node)
             if first is not node:

@@ -137,7 +137,7 @@ class CheckMeaning:
             old, new = (_meaning(p, seed) for p in (change.before, change.program))
             if old != new:
                 raise InternalError(
-                    f"{change.pass_.name} changed what the program means: "
+                    f"the program means something else than before {change.pass_.name}: "
                     f"with model {seed} it gave {old}, and now gives {new}"
                 )
 

@@ -23,7 +23,7 @@ __all__ = ["PassManager", "parse_pipeline"]
 
 @dataclass(frozen=True)
 class PassManager:
-    """A pipeline.
+    r"""A pipeline.
 
     >>> from lmc.ir import parse
     >>> program = parse('program @p() {\n  %s0 = lm.start\n  %s1 = lm.start\n  ret %s1\n}')

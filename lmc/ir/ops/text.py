@@ -91,7 +91,7 @@ class MakeList(Op):
 
 @dataclass(frozen=True)
 class Pack(Op):
-    """A Python structure whose leaves `{"$": n}` are the items.
+    r"""A Python structure whose leaves `{"$": n}` are the items.
 
     %v0 = value.pack %a, %b {template = "[{\"$\": 0}, {\"$\": 1}]"}
 

@@ -1,0 +1,183 @@
+"""Strategies that make valid programs, through the builder, from every op there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from lmc.ir import Const, Operand, Program, ProgramBuilder, RegionBuilder, Type, Value
+from lmc.ir.ops import (
+    Extend,
+    Gen,
+    If,
+    MakeList,
+    Pack,
+    Prefill,
+    Pure,
+    Release,
+    Resume,
+    Ret,
+    Role,
+    Select,
+    Start,
+)
+from lmc.ir.types import BOOL, INT, STATE, TEXT, parse_type
+from lmc.params import GenParams
+from lmc.textops import PURE
+
+few_texts = st.sampled_from(["", "a", "b ", "yes", "no", " Strip me ", "x,y,z", "3"])
+few_hints = st.sampled_from("abs")
+any_texts = st.text(max_size=8)
+
+gen_params = st.builds(
+    GenParams,
+    max_tokens=st.integers(0, 9),
+    stop=st.lists(st.sampled_from(["\n", '"', "."]), max_size=2).map(tuple),
+    temperature=st.sampled_from([0.0, 0.0, 0.7]),
+    top_k=st.sampled_from([0, 1, 5]),
+    seed=st.sampled_from([None, 3]),
+    regex=st.sampled_from([None, "yes|no", r'"\d+"']),
+)
+
+literals: dict[Type, st.SearchStrategy[Any]] = {
+    TEXT: few_texts,
+    BOOL: st.booleans(),
+    INT: st.integers(-3, 3),
+}
+
+
+KINDS = [  # of nodes; listed more often, drawn more often
+    *("start", "extend", "extend", "extend", "role", "gen", "gen", "select", "prefill"),
+    *("release", "pure", "pure", "pure", "list", "pack"),
+]
+
+
+class _Maker:
+    """Draws a program; equal draws are likely, so that passes find something to do."""
+
+    def __init__(
+        self, draw: Any, texts: st.SearchStrategy[str], hints: st.SearchStrategy[str]
+    ) -> None:
+        self.draw = draw
+        self.literals = {**literals, TEXT: texts}
+        self.hints = hints
+
+    def operand(self, visible: list[Value], kind: Type) -> Operand | None:
+        """A value of this type, or a literal; None if there is neither."""
+        values = [v for v in visible if v.type == kind]
+        if values and (kind not in self.literals or self.draw(st.integers(0, 2))):
+            return self.draw(st.sampled_from(values))
+        if kind in self.literals:
+            return Const(self.draw(self.literals[kind]))
+        return None
+
+    def texts(self, visible: list[Value], least: int = 0) -> tuple[Operand, ...]:
+        count = self.draw(st.integers(least, 3))
+        found = (self.operand(visible, TEXT) for _ in range(count))
+        return tuple(operand for operand in found if operand is not None)
+
+    def anything(self, visible: list[Value]) -> Operand:
+        values = [v for v in visible if v.type != STATE]
+        literal = st.sampled_from([None, True, 1, 1.0, -0.0, 0, False]).map(Const)
+        return self.draw(st.sampled_from(values) | literal if values else literal)
+
+    def pure(self, visible: list[Value]) -> Pure | None:
+        fn = self.draw(st.sampled_from(sorted(PURE)))
+        args: list[Operand] = []
+        for takes in PURE[fn].takes:
+            times = self.draw(st.integers(0, 3)) if takes.endswith("*") else 1
+            for _ in range(times):
+                operand = self.operand(visible, parse_type(takes.removesuffix("*")))
+                if operand is None:
+                    return None
+                args.append(operand)
+        return Pure(fn, tuple(args))
+
+    def region(
+        self,
+        body: RegionBuilder,
+        visible: list[Value],
+        calls: list[tuple[Value, Value]],
+        depth: int,
+        alive: list[Value],
+        made_calls: int = 0,
+    ) -> None:
+        """Fill a region; `alive` are the visible states that were not released."""
+        visible, calls, alive = list(visible), list(calls), list(alive)
+
+        def add(op: Any, **more: Any) -> tuple[Value, ...]:
+            made = body.add(op, **more)
+            visible.extend(made)
+            alive.extend(v for v in made if v.type == STATE)
+            return made
+
+        for _ in range(self.draw(st.integers(0, 10))):
+            kind = self.draw(st.sampled_from(KINDS))
+            if kind == "start" or not alive:
+                add(Start())
+                continue
+            state = self.draw(st.sampled_from(alive))
+            if kind == "extend":
+                add(Extend(state, self.texts(visible)))
+            elif kind == "role":
+                edge = self.draw(st.sampled_from(["begin", "end"]))
+                add(Role(state, self.draw(st.sampled_from(["user", "assistant"])), edge))
+            elif kind == "gen":
+                name, params = self.draw(self.hints), self.draw(gen_params)
+                calls.append(add(Gen(state, name, params, made_calls)))
+                made_calls += 1
+            elif kind == "select":
+                name, choices = self.draw(self.hints), self.texts(visible, 1)
+                calls.append(add(Select(state, choices, name, draw=made_calls)))
+                made_calls += 1
+            elif kind == "prefill":
+                add(Prefill(state))
+            elif kind == "release" and len(alive) > 1:
+                body.add(Release(state))
+                alive.remove(state)
+                visible.remove(state)
+                calls = [(s, t) for s, t in calls if s is not state]
+            elif kind == "pure" and (op := self.pure(visible)):
+                add(op, hints=(self.draw(self.hints),))
+            elif kind == "list":
+                add(MakeList(self.texts(visible)))
+            elif kind == "pack":
+                items = tuple(self.anything(visible) for _ in range(2))
+                template = '{"dict": [["k", {"$": 0}], ["l", {"tuple": [{"$": 1}, [2]]}]]}'
+                add(Pack(items, template))
+        if not alive:
+            add(Start())
+        condition = self.operand(visible, BOOL)
+        if depth and self.draw(st.booleans()) and condition is not None:
+            then, orelse = body.inner(), body.inner()
+            for inner in (then, orelse):
+                self.region(inner, visible, calls, depth - 1, alive, made_calls)
+            body.terminate(If(condition, then.freeze(), orelse.freeze()))
+        elif self.draw(st.integers(0, 4)) == 0:
+            body.terminate(Resume(tuple(calls), self.draw(self.literals[TEXT])))
+        else:
+            names = self.draw(st.lists(self.hints, unique=True, max_size=3))
+            values = tuple(self.anything(visible) for _ in names)
+            state = self.draw(st.sampled_from(alive))
+            body.terminate(Ret(state, tuple(names), values, self.anything(visible)))
+
+
+@st.composite
+def programs(
+    draw: Any,
+    texts: st.SearchStrategy[str] = few_texts,
+    hints: st.SearchStrategy[str] = few_hints,
+) -> Program:
+    """Valid programs.
+
+    Args:
+        texts: of literals.
+        hints: names of values and variables.
+    """
+    maker = _Maker(draw, texts, hints)
+    builder = ProgramBuilder(draw(hints), static=draw(st.sampled_from(["{}", '{"n": 3}'])))
+    for _ in range(draw(st.integers(0, 2))):
+        builder.param(draw(hints), path=draw(st.sampled_from([None, ("rows", 0, "x")])))
+    maker.region(builder.body, list(builder.params), [], 2, [])
+    return builder.build()

@@ -1,0 +1,44 @@
+"""Every pass, and every pipeline, keeps the meaning of every program."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmc.errors import RunError
+from lmc.ir import Program, verify
+from lmc.ir.interpret import HashModel, Meaning, interpret
+from lmc.passes import PASSES, PIPELINES
+from lmc.passes.hoist_prefix import HoistPrefix
+from lmc.passes.manager import PassManager
+from tests.property.ir_programs import programs
+
+models = st.builds(
+    HashModel,
+    seed=st.integers(0, 99),
+    answers=st.sampled_from([(), ("yes", "no"), ("", " a,b ", "3")]),
+)
+pipelines = [*PASSES, *(PassManager(p) for p in dict.fromkeys(PIPELINES.values())), HoistPrefix(1)]
+
+
+def meaning(program: Program, model: HashModel) -> Meaning | None:
+    """What the program gives, or None if it fails."""
+    try:
+        return interpret(program, ["some text", "3"][: len(program.params)], model)
+    except RunError:
+        return None
+
+
+@pytest.mark.parametrize("pipeline", pipelines, ids=str)
+@settings(deadline=None)
+@given(program=programs(), model=models)
+def test_meaning_is_kept_and_a_second_time_changes_nothing(
+    pipeline: object, program: Program, model: HashModel
+) -> None:
+    pass_ = pipeline() if isinstance(pipeline, type) else pipeline
+    after = pass_.run(program)  # type: ignore[attr-defined]
+    verify(after)
+    assert meaning(after, model) == meaning(program, model)
+    if not isinstance(pass_, PassManager):  # each pass is idempotent, a pipeline need not be
+        assert pass_.run(after) is after  # type: ignore[attr-defined]
+    if str(after) == str(program):
+        assert after is program
