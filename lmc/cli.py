@@ -1,0 +1,122 @@
+"""The `lmc` command: its parser, and how errors become lines and exit codes.
+
+Exit codes: 0 all right; 1 the program, or some row, failed; 2 wrong usage or unreadable input;
+130 interrupted. Results go to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from lmc import __version__
+from lmc.commands import options
+from lmc.commands.compile import compile_command
+from lmc.commands.doctor import doctor_command
+from lmc.commands.exits import FAILED, INTERRUPTED, WRONG_USAGE, exit_code
+from lmc.commands.explain import explain_command
+from lmc.commands.model import model_commands
+from lmc.commands.run import run_command
+from lmc.errors import LmcError
+
+__all__ = ["app", "main"]
+
+# What the parser raises for wrong usage; typer carries its own copy of click since 0.20.
+_ParserError: Any = typer.BadParameter.__base__
+
+
+class _Group(TyperGroup):
+    """The command group; the one place where errors end."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,  # noqa: ANN401 - passed on as it is
+    ) -> Any:  # noqa: ANN401 - what a command returns
+        try:
+            code = super().main(
+                args, prog_name or "lmc", complete_var, False, windows_expand_args, **extra
+            )
+        except _ParserError as error:
+            command = error.ctx.command_path if error.ctx is not None else "lmc"
+            _say(f"error: {_one_line(error.format_message())}\n  hint: see {command} --help")
+            code = WRONG_USAGE
+        except typer.Abort:
+            code = INTERRUPTED
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - the parser's own types
+        try:
+            return super().invoke(ctx)
+        except LmcError as error:
+            _say(f"error: {error}")
+            code = exit_code(error)
+        except KeyboardInterrupt:
+            _say("interrupted")
+            code = INTERRUPTED
+        except BrokenPipeError:
+            # Whoever read our output has gone; nothing is left to say, at exit neither.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(FAILED) from None
+        except (_ParserError, typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            _say(f"error: {type(error).__name__}: {error}\n  hint: this is a fault of lmc itself")
+            code = FAILED
+        if ctx.meta.get(options.TRACEBACK):
+            traceback.print_exc()
+        raise typer.Exit(code)
+
+
+def _one_line(message: str) -> str:
+    """A message of the parser in the form of ours: no capital, no full stop."""
+    message = " ".join(message.split()).rstrip(".")
+    return message[:1].lower() + message[1:]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="A compiler for LM programs.",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("compile")(compile_command)
+app.command("run")(run_command)
+app.command("explain")(explain_command)
+app.add_typer(model_commands, name="model")
+app.command("doctor")(doctor_command)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Compile LM programs and run them."""
+    if version:
+        print(f"lmc {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(WRONG_USAGE)
+
+
+def main() -> None:
+    """Run `lmc` with the arguments of the process, and exit."""
+    app(prog_name="lmc")

@@ -1,0 +1,177 @@
+"""`lmc compile`: a program's graph, plan or artifact. Needs no model and no torch."""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lmc.commands import options
+from lmc.errors import LmcError, UsageError
+
+if TYPE_CHECKING:
+    from lmc.api import Program
+    from lmc.commands.given import Rows
+    from lmc.commands.report import Shape
+    from lmc.driver import Compiled, Options
+    from lmc.ir.core import Program as Graph
+
+__all__ = ["compile_command"]
+
+
+class Emit(enum.StrEnum):
+    """What `--emit` can show."""
+
+    ir = "ir"
+    json = "json"
+    dot = "dot"
+    mermaid = "mermaid"
+    svg = "svg"
+    html = "html"
+    plan = "plan"
+    report = "report"
+
+
+def compile_command(
+    source: options.Source,
+    arg: options.Arg = None,
+    args: options.Args = None,
+    batch: options.Batch = None,
+    level: options.Level = 2,
+    passes: options.Passes = None,
+    emit: Annotated[
+        Emit | None, typer.Option("--emit", help="What to show; by default the graph, as text.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The file to write: an artifact if it ends in .lmc."),
+    ] = None,
+    dump_ir: Annotated[
+        Path | None,
+        typer.Option("--dump-ir", metavar="DIR", help="Keep the graph before and after each pass."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Let the artifact run with this model's tokenizer only."),
+    ] = None,
+    traceback: options.Traceback = False,  # noqa: ARG001 - its callback keeps it
+) -> None:
+    """Compile a program, without a model.
+
+    Texts among the arguments stay open: a program is compiled for their number and shape, and for
+    the values of everything else.
+    """
+    from lmc.commands.given import given_arguments
+    from lmc.commands.source import faults_of_program, load_program
+    from lmc.frontend.arguments import flatten
+
+    if emit is Emit.html:
+        raise UsageError("--emit html is not available in this version", hint="use --emit svg")
+    artifact = output is not None and (emit is None or output.suffix == ".lmc")
+    if model is not None and not artifact:
+        raise UsageError("--model is for artifacts", hint="add -o FILE.lmc, or leave it out")
+    if output is not None:
+        options.check_writable(output, "-o")
+    chosen = _options(level, passes, dump_ir)
+    program = load_program(source)
+    given = given_arguments(program, arg, args)
+    rows = _rows(batch, args, given)
+    first = next(iter(rows), given) if rows is not None else given
+    flat = flatten(program.arguments(first, symbolic=True))
+    with faults_of_program():
+        compiled = program.compiled(flat, chosen)
+        shapes = None
+        if rows is not None and emit is Emit.report:
+            shapes = _shapes(program, rows, chosen, batch)
+    if artifact:
+        assert output is not None, "an artifact has a file"
+        _write_artifact(output, compiled, model)
+    if emit is None and artifact:
+        return
+    text = _emitted(emit or Emit.ir, compiled, shapes)
+    if output is None or artifact:
+        sys.stdout.write(text)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def _options(level: int, passes: str | None, dump: Path | None) -> Options:
+    from lmc.driver import Options
+    from lmc.passes.manager import parse_pipeline
+
+    if passes is not None:
+        parse_pipeline(passes)  # to refuse it before the program is imported
+    if dump is not None:
+        options.check_directory(dump, "--dump-ir")
+    return Options(level=level, passes=passes, dump=dump)
+
+
+def _rows(batch: Path | None, args: str | None, given: dict[str, object]) -> Rows | None:
+    from lmc.commands.given import Rows
+
+    if batch is None:
+        return None
+    if args is not None:
+        raise UsageError(
+            "--args and --batch exclude each other", hint="give what varies by --batch"
+        )
+    return Rows(batch, given)
+
+
+def _shapes(program: Program, rows: Rows, chosen: Options, batch: Path | None) -> list[Shape]:
+    """The program, compiled for each shape of the rows."""
+    from lmc.commands.report import Shape
+    from lmc.frontend.arguments import flatten
+
+    counts: dict[int, int] = {}
+    compiled: dict[int, Compiled] = {}
+    for line, row in zip(rows.lines, rows, strict=True):
+        try:
+            one = program.compiled(flatten(program.arguments(row)), chosen)
+        except LmcError as error:
+            error.problem = f"line {line} of {batch}: {error.problem}"
+            raise
+        compiled[id(one)] = one
+        counts[id(one)] = counts.get(id(one), 0) + 1
+    return [Shape(counts[key], one) for key, one in compiled.items()]
+
+
+def _write_artifact(path: Path, compiled: Compiled, model: str | None) -> None:
+    from lmc.codegen.artifact import Artifact, write_artifact
+
+    tokenizer = template = None
+    if model is not None:
+        from lmc.runtime.load import load_tokenizer
+        from lmc.runtime.store import resolve
+
+        loaded = load_tokenizer(resolve(model))
+        tokenizer, template = loaded.fingerprint, loaded.template_fingerprint
+    write_artifact(path, Artifact(compiled.plan, str(compiled.program), tokenizer, template))
+
+
+def _emitted(emit: Emit, compiled: Compiled, shapes: list[Shape] | None) -> str:
+    from lmc.ir import export
+
+    graphs: dict[Emit, Callable[[Graph], str]] = {
+        Emit.ir: str,
+        Emit.dot: export.to_dot,
+        Emit.mermaid: export.to_mermaid,
+        Emit.svg: export.to_svg,
+    }
+    if emit in graphs:
+        return graphs[emit](compiled.program)
+    held: dict[str, Any]
+    if emit is Emit.json:
+        held = export.to_json(compiled.program)
+    elif emit is Emit.plan:
+        held = compiled.plan.to_json()
+    else:
+        from lmc.commands.report import report_of
+
+        held = report_of(compiled, shapes)
+    return json.dumps(held, indent=1, ensure_ascii=False) + "\n"

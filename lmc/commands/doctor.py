@@ -1,0 +1,88 @@
+"""`lmc doctor`: what is here, what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Iterator
+
+from lmc import __version__
+from lmc.commands import options
+from lmc.commands.model import size
+
+__all__ = ["doctor_command"]
+
+Line = tuple[str, str, str | None]  # what, what was found, the command that mends it
+
+
+def doctor_command(traceback: options.Traceback = False) -> None:  # noqa: ARG001
+    """Print what lmc finds on this machine, and how to mend what is missing."""
+    missing = 0
+    for what, found, mend in _findings():
+        print(f"{what:<12} {found}")
+        if mend:
+            missing += 1
+            print(f"{'':<12} -> {mend}")
+    print()
+    print("all there" if not missing else f"{missing} to mend, if you need it")
+
+
+def _findings() -> Iterator[Line]:
+    yield "lmc", __version__, None
+    yield "python", f"{platform.python_version()} ({sys.executable})", None
+    yield "machine", f"{platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}", None
+    yield from _torch()
+    for name, mend in (
+        ("numba", "pip install numba"),
+        ("transformers", "pip install transformers"),
+        ("tokenizers", "pip install tokenizers"),
+    ):
+        version = _version(name)
+        yield name, version or "missing", None if version else mend
+    yield from _models()
+
+
+def _version(name: str) -> str | None:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _torch() -> Iterator[Line]:
+    if importlib.util.find_spec("torch") is None:
+        yield "torch", "missing: only --model fake can run", "pip install torch"
+        return
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # a build for other hardware
+        yield "torch", f"cannot be imported: {error}", "pip install --force-reinstall torch"
+        return
+    native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    capability = torch.backends.cpu.get_cpu_capability()
+    yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads", None
+    yield "cpu", f"{capability}, bfloat16 {'in hardware' if native else 'emulated'}", None
+    if not torch.cuda.is_available():
+        yield "device", "cpu (no CUDA device)", None
+        yield "kernels", "those of the CPU", None
+        return
+    yield "device", f"cuda: {torch.cuda.get_device_name()}", None
+    for name, module in (("triton", "triton"), ("flashinfer", "flashinfer")):
+        there = importlib.util.find_spec(module) is not None
+        yield name, "found" if there else "missing", None if there else "pip install 'lmc[cuda]'"
+
+
+def _models() -> Iterator[Line]:
+    from lmc.runtime.store import home, list_models
+
+    moved = " (LMC_HOME)" if os.environ.get("LMC_HOME") else ""
+    yield "cache", f"{home()}{moved}", None
+    for entry in list_models():
+        if entry.path is None and entry.cached:
+            continue  # needs no files
+        found = f"{size(entry.bytes)}, {entry.path}" if entry.cached else "not fetched yet"
+        yield entry.name, found, None if entry.cached else f"lmc model pull {entry.name}"

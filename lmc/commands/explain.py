@@ -1,0 +1,111 @@
+"""`lmc explain`: what compiled, what runs eagerly and why, what each pass did, what is shared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from lmc.commands import options
+
+__all__ = ["explain_command"]
+
+
+def explain_command(
+    source: Annotated[
+        str, typer.Argument(metavar="PROGRAM.py[:NAME]", help="The file, and the function in it.")
+    ],
+    arg: options.Arg = None,
+    args: options.Args = None,
+    level: options.Level = 2,
+    passes: options.Passes = None,
+    traceback: options.Traceback = False,  # noqa: ARG001 - its callback keeps it
+) -> None:
+    """Explain how a program compiles, and how to change it where it does not."""
+    if re.fullmatch(r"LMC\d+", source):
+        print(f"{source}: errors have no numbers in this version; docs/errors.md lists their kinds")
+        return
+    from lmc.commands.given import given_arguments
+    from lmc.commands.report import report_of
+    from lmc.commands.source import faults_of_program, load_program
+    from lmc.driver import Options
+    from lmc.frontend.arguments import flatten
+
+    program = load_program(source)
+    given = given_arguments(program, arg, args)
+    flat = flatten(program.arguments(given, symbolic=True))
+    with faults_of_program():
+        compiled = program.compiled(flat, Options(level=level, passes=passes))
+    for line in _lines(report_of(compiled)):
+        print(line)
+
+
+def _lines(report: dict[str, Any]) -> Iterator[str]:
+    yield f"{report['program']} ({report['source']})"
+    yield f"  arguments left open: {', '.join(report['parameters']) or 'none'}"
+    yield ""
+    yield from _compiled(report)
+    yield ""
+    yield f"passes (-O {report['level']})" if report["passes"] else "passes: none"
+    for record in report["passes"]:
+        did = "nothing to do"
+        if record["changed"]:
+            did = f"{record['nodes_before']} -> {record['nodes_after']} nodes"
+        yield f"  {record['name']:<16} {did:<20} {record['seconds'] * 1e3:>6.1f} ms"
+    yield ""
+    yield from _shared(report["shared"])
+    yield ""
+    yield from _constraints(report["constraints"])
+
+
+def _compiled(report: dict[str, Any]) -> Iterator[str]:
+    ways = report["ways"]
+    if report["compiled_fully"]:
+        yield f"compiled: all of it, {ways} way{'s' * (ways != 1)} through it"
+    else:
+        ends = report["resumes"]
+        yield f"compiled: {ways - len(ends)} of {ways} ways; the others go on eagerly from"
+        for end in ends:
+            yield f"  {end['at'] or 'an unknown line'}: {end['reason']}"
+            if end["advice"]:
+                yield f"    to compile it: {end['advice']}"
+    yield f"  model calls a row: {_range(report['model_calls'])}"
+    yield f"  tokens generated a row: at most {report['most_generated_tokens']}"
+    yield (
+        f"  constant text a row: {_range(report['known_characters'])} characters, "
+        f"read {_range(report['repeated_characters'])} without a cache"
+    )
+
+
+def _range(bounds: dict[str, int]) -> str:
+    least, most = bounds["least"], bounds["most"]
+    return str(most) if least == most else f"{least} to {most}"
+
+
+def _shared(shared: list[dict[str, Any]]) -> Iterator[str]:
+    if not shared:
+        yield "shared: nothing is computed ahead; the cache still finds equal beginnings"
+        return
+    yield "shared: computed once, then read from the cache"
+    for one in shared:
+        calls = one["model_calls"]
+        readers = f"{calls} model call{'s' * (calls != 1)} of a row"
+        if one["all_rows"]:
+            readers += ", the same in all rows"
+        yield f"  {one['at'] or 'an unknown line'}: the prompt up to here, for {readers}"
+
+
+def _constraints(constraints: list[dict[str, Any]]) -> Iterator[str]:
+    if not constraints:
+        yield "constraints: none"
+        return
+    from lmc.commands.report import MOST_STATES
+
+    yield "constraints"
+    for one in constraints:
+        # the branches of a fork have one line in the program
+        gens = ", ".join(dict.fromkeys(f"{gen['name']} ({gen['at']})" for gen in one["gens"]))
+        yield f"  {gens}: {one['kind']} {one['source']}"
+        yield f"    {one['states'] or f'more than {MOST_STATES}'} states"

@@ -1,0 +1,101 @@
+"""Options that several commands have, spelled once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "TRACEBACK",
+    "Arg",
+    "Args",
+    "Batch",
+    "Level",
+    "Passes",
+    "Source",
+    "Traceback",
+    "check_directory",
+    "check_writable",
+]
+
+TRACEBACK = "lmc.traceback"
+
+
+def _remember(context: typer.Context, value: bool) -> bool:
+    context.meta[TRACEBACK] = value
+    return value
+
+
+Traceback = Annotated[
+    bool,
+    typer.Option(
+        "--traceback",
+        help="With an error, show where in the code it came from.",
+        callback=_remember,
+    ),
+]
+Source = Annotated[
+    str, typer.Argument(metavar="PROGRAM.py[:NAME]", help="The file, and the function in it.")
+]
+Arg = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arg",
+        metavar="NAME=VALUE",
+        help="An argument of the program; @FILE reads a text from a file. Repeatable.",
+    ),
+]
+Args = Annotated[
+    str | None,
+    typer.Option("--args", metavar="JSON", help="Arguments as a JSON object; @FILE reads it."),
+]
+Batch = Annotated[
+    Path | None,
+    typer.Option(
+        "--batch",
+        metavar="FILE.jsonl",
+        help="Rows of arguments, a JSON object a line; - reads standard input.",
+    ),
+]
+Level = Annotated[
+    int,
+    typer.Option("-O", min=0, max=3, help="Optimization level; the outputs are the same at each."),
+]
+Passes = Annotated[
+    str | None,
+    typer.Option("--passes", metavar="A,B,C", help="Run these passes instead of the level's."),
+]
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Refuse a file that cannot be written, before any work is done for it.
+
+    Raises:
+        UsageError: it is a directory, lies in none, or may not be written.
+    """
+    import os
+
+    from lmc.errors import UsageError
+
+    if path.is_dir():
+        raise UsageError(f"{option} {path} is a directory", hint="name a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"{option}: there is no directory {path.parent}", hint="make it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{option}: {path} may not be written")
+
+
+def check_directory(path: Path, option: str) -> None:
+    """Make a directory to write files into.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    from lmc.errors import UsageError
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option}: {path} cannot be made: {error.strerror}") from error

@@ -1,0 +1,130 @@
+"""How results are written: JSON lines for programs, readable text for people."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from lmc.errors import UsageError
+
+if TYPE_CHECKING:
+    from lmc.result import Result
+
+__all__ = ["JsonLines", "show"]
+
+
+class JsonLines:
+    """JSON objects, one a line, each written at once: what was written stays, come what may.
+
+    Args:
+        path: the file, or None for `stream`.
+        stream: standard output, unless it was redirected.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path | None, stream: TextIO) -> None:
+        self._stream = stream
+        self._file: io.FileIO | None = None
+        if path is not None:
+            try:
+                self._file = io.FileIO(path, "w")
+            except OSError as error:
+                raise UsageError(f"-o {path} cannot be written: {error.strerror}") from error
+
+    def write(self, value: dict[str, Any]) -> None:
+        """Write one object; it is with the operating system when this returns."""
+        encoding = "utf-8" if self._file is not None else self._stream.encoding
+        line = json.dumps(value, ensure_ascii=False, default=repr) + "\n"
+        if not _writes(encoding, line):  # with half of a surrogate pair not even UTF-8 does
+            line = json.dumps(value, default=repr) + "\n"
+        if self._file is None:
+            self._stream.write(line)
+            self._stream.flush()
+            return
+        view = memoryview(line.encode())
+        while view:  # usually one call: an interrupt leaves no half line
+            view = view[self._file.write(view) :]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _writes(encoding: str | None, text: str) -> bool:
+    """Whether an encoding has all of the text's characters."""
+    try:
+        text.encode(encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def show(result: Result, stream: TextIO) -> None:
+    """Print the variables for people, and what the program returned.
+
+    On a terminal the names stand out. A program without either has its whole text printed.
+    """
+    named = dict(result.variables)
+    if result.value is not None:
+        named["returned"] = result.value
+    if stream.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(file=stream, highlight=False, soft_wrap=True)
+        for name, lines in _blocks(named):
+            console.print(Text.assemble((name, "bold cyan"), *lines))
+        if not named and result.error is None:
+            console.print(Text(result.text))
+        return
+    texts = ["".join((name, *lines)) for name, lines in _blocks(named)]
+    if not named and result.error is None:
+        texts = [result.text]
+    for text in texts:
+        line = f"{text}\n"
+        if not _writes(stream.encoding, line):
+            encoding = stream.encoding or "ascii"
+            line = line.encode(encoding, "backslashreplace").decode(encoding)
+        stream.write(line)
+    stream.flush()
+
+
+def _blocks(named: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Each variable as its name and what stands after it."""
+    for name, value in named.items():
+        lines = list(_lines(value))
+        if len(lines) == 1 and not isinstance(value, (list, tuple, dict)):
+            yield name, [f": {lines[0]}"]
+        else:
+            yield name, [":", *(f"\n  {line}" for line in lines)]
+
+
+def _lines(value: object) -> Iterator[str]:
+    if isinstance(value, (list, tuple)):
+        items = [(f"{n}.", item) for n, item in enumerate(value, 1)]
+    elif isinstance(value, dict):
+        items = [(f"{key}:", item) for key, item in value.items()]
+    else:
+        yield from str(value).splitlines() or [""]
+        return
+    for mark, item in items:
+        first, *rest = [*_lines(item)] or [""]
+        yield f"{mark} {first}"
+        yield from (" " * (len(mark) + 1) + line for line in rest)
+
+
+def note(text: str) -> None:
+    """Say something that is no result."""
+    print(text, file=sys.stderr)

@@ -1,0 +1,218 @@
+"""Facts about a compiled program, for `--emit report` and `lmc explain`; see docs/cli.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lmc.constraints.automaton import Automaton
+from lmc.driver import Compiled
+from lmc.errors import Location
+from lmc.ir.analysis import calls_on_ways, cost, definitions
+from lmc.ir.core import Program, Value
+from lmc.ir.ops import MODEL_CALLS, Gen, Prefill, Resume
+from lmc.ir.types import STATE
+from lmc.plan import Block, If
+from lmc.plan import Gen as GenInstr
+
+__all__ = ["Shape", "advice", "report_of", "shared_prompts"]
+
+MOST_STATES = 10_000  # counted of a constraint
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Rows of a batch that are compiled alike: their number, and the program for them."""
+
+    rows: int
+    compiled: Compiled
+
+
+def report_of(compiled: Compiled, shapes: list[Shape] | None = None) -> dict[str, Any]:
+    """What is known of a compiled program, as JSON values.
+
+    Args:
+        compiled: the program.
+        shapes: of the rows of a batch, if there is one.
+    """
+    graph = compiled.program
+    bounds = cost(graph)
+    held: dict[str, Any] = {
+        "program": graph.name,
+        "source": _place(graph.source),
+        "level": compiled.options.level,
+        "pipeline": [record.name for record in compiled.records],
+        "parameters": [".".join(map(str, path)) for path in graph.paths],
+        "nodes": {"traced": _count(compiled.traced), "optimized": _count(graph)},
+        "ops": dict(sorted(Counter(node.op.mnemonic for node in graph.walk()).items())),
+        "ways": bounds.ways,
+        "model_calls": _range(bounds.calls),
+        "most_generated_tokens": bounds.generated_tokens,
+        "known_characters": _range(bounds.known_characters),
+        "repeated_characters": _range(bounds.repeated_characters),
+        "compiled_fully": not any(isinstance(node.op, Resume) for node in graph.walk()),
+        "resumes": [
+            {"at": _place(node.at), "reason": node.op.reason, "advice": advice(node.op.reason)}
+            for node in graph.walk()
+            if isinstance(node.op, Resume)
+        ],
+        "passes": [asdict(record) for record in compiled.records],
+        "shared": shared_prompts(graph),
+        "constraints": _constraints(compiled),
+    }
+    if shapes is not None:
+        held["batch"] = {
+            "rows": sum(shape.rows for shape in shapes),
+            "shapes": [_shape(shape) for shape in shapes],
+        }
+    return held
+
+
+def _shape(shape: Shape) -> dict[str, Any]:
+    graph = shape.compiled.program
+    return {
+        "rows": shape.rows,
+        "parameters": len(graph.params),
+        "nodes": _count(graph),
+        "model_calls": _range(cost(graph).calls),
+        "compiled_fully": not any(isinstance(node.op, Resume) for node in graph.walk()),
+    }
+
+
+def _count(program: Program) -> int:
+    return sum(1 for _ in program.walk())
+
+
+def _range(bounds: tuple[int, int]) -> dict[str, int]:
+    return {"least": bounds[0], "most": bounds[1]}
+
+
+def _place(at: Location | None) -> str | None:
+    return None if at is None else str(at)
+
+
+# --------------------------------------------------------------------------- what is shared
+
+
+def shared_prompts(program: Program) -> list[dict[str, Any]]:
+    """The prompts that are computed once for several readers.
+
+    Each has `at`, `model_calls` (how many on one way start from it) and `all_rows` (whether it is
+    the same in every row of a batch).
+    """
+    made_by = definitions(program)
+    calls = calls_on_ways(program.body)
+
+    def depends_on_row(state: Value) -> bool:
+        # a list instead of recursion: prompts may be longer than Python's stack is deep
+        todo = [state]
+        while todo:
+            node = made_by.get(todo.pop())
+            if node is None or isinstance(node.op, MODEL_CALLS):
+                return True
+            todo.extend(node.op.value_operands())
+        return False
+
+    found = []
+    for node in program.walk():
+        if isinstance(node.op, Prefill):
+            state = next(v for v in node.results if v.type == STATE)
+            found.append(
+                {
+                    "at": _place(node.at),
+                    "model_calls": calls.get(state, 0),
+                    "all_rows": not depends_on_row(state),
+                }
+            )
+    return found
+
+
+def _constraints(compiled: Compiled) -> list[dict[str, Any]]:
+    """The constraints of the program, each with the gens that share it."""
+    sources = {
+        (node.at, node.op.name): node.op.params.constraint
+        for node in compiled.program.walk()
+        if isinstance(node.op, Gen)
+    }
+    found: list[dict[str, Any]] = []
+    for index, data in enumerate(compiled.plan.constraints):
+        users = [g for g in _gens(compiled.plan.body) if g.constraint == index]
+        kind, source = next(filter(None, (sources.get((g.at, g.name)) for g in users)), ("", ""))
+        found.append(
+            {
+                "kind": kind,
+                "source": source,
+                "states": _states(Automaton.from_json(data)),
+                "gens": [{"name": g.name, "at": _place(g.at)} for g in users],
+            }
+        )
+    return found
+
+
+def _states(automaton: Automaton) -> int | None:
+    """How many states an automaton has, or None where there are too many to count."""
+    machine = automaton.machine
+    if machine.start is None:
+        return 0
+    first = machine.start // machine.nodes
+    met, todo = {first}, [first]
+    while todo:
+        for _, state in machine.targets(todo.pop()):
+            if state not in met:
+                met.add(state)
+                todo.append(state)
+        if len(met) > MOST_STATES:
+            return None
+    return len(met)
+
+
+def _gens(block: Block) -> list[GenInstr]:
+    found: list[GenInstr] = []
+    for instr in block.instrs:
+        if isinstance(instr, GenInstr):
+            found.append(instr)
+        elif isinstance(instr, If):
+            found += [*_gens(instr.then), *_gens(instr.orelse)]
+    return found
+
+
+# ---------------------------------------------------------- how to change what runs eagerly
+
+_ADVICE = (
+    ("regular expression", "let the model match it: gen(regex=...), or select() among choices"),
+    ("int()", "compare texts instead, as in s['x'] == '3', or select() among the numbers"),
+    ("float()", "compare texts instead, or select() among the values"),
+    ("as a key", "write if/elif over the values, as in if s['x'] == 'yes': ..."),
+    ("as an index", "write if/elif over the values"),
+    ("where Python needs it", "write if/elif over its values"),
+    ("ways through", "ask fewer questions one after the other, or join texts instead of branching"),
+    ("operations", "shorten the loop, or pass its bound as a smaller argument"),
+    (
+        "outside of the prompt",
+        "append the text to the prompt or return it; in helper functions put texts together by +",
+    ),
+    ("the items of", "loop over an argument or range(n) and index the list, as in x[i]"),
+    ("the characters of", "use text methods: split, replace, startswith, in"),
+    ("len() of a list", "pass the number as an argument"),
+    ("len() of a text", "test a text with if s['x']: or s['x'] == ''"),
+    ("the text of a list", "join it, as in '\\n'.join(s['x'])"),
+    ("the truth of a list", "test one of its texts"),
+    ("the number of branches", "give fork() a number that is known, such as an argument"),
+    (
+        "stop strings or constraint",
+        "write them as constants, or pass them as arguments of one kind",
+    ),
+    ("the format", "format without width or precision, as in f'{x}'"),
+    ("% on", "use an f-string"),
+    ("* on", "repeat the text by hand, or in a loop"),
+    ("slice", "slice with numbers that are known"),
+    ("split() with maxsplit", "use split(sep) and join what is left"),
+    ("library", "do it before the program, and pass the result as an argument"),
+    ("returns a", "return texts, numbers, lists and dictionaries"),
+)
+
+
+def advice(reason: str) -> str | None:
+    """How to change a program that ends in `flow.resume` for this reason, if we know."""
+    return next((hint for mark, hint in _ADVICE if mark in reason), None)

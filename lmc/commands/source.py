@@ -1,0 +1,160 @@
+"""Programs from files: `PROGRAM.py[:NAME]` is imported as a module, `ARTIFACT.lmc` is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.util
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from lmc.errors import LmcError, Location, TraceError, UsageError
+
+if TYPE_CHECKING:
+    from lmc.api import Loaded, Program
+
+__all__ = ["ARTIFACT_SUFFIX", "faults_of_program", "load_program", "load_source"]
+
+ARTIFACT_SUFFIX = ".lmc"
+
+_numbers = itertools.count()
+
+
+def load_source(source: str) -> Program | Loaded:
+    """The program that `PROGRAM.py[:NAME]` or `ARTIFACT.lmc` names.
+
+    Raises:
+        UsageError: the file or the name is not there, or the file holds several programs.
+        PlanError: the artifact is damaged or of another version.
+        TraceError: the file cannot be imported.
+    """
+    if Path(source).suffix == ARTIFACT_SUFFIX:
+        from lmc.api import load
+
+        _check_file(Path(source))
+        return load(source)
+    return load_program(source)
+
+
+def load_program(source: str) -> Program:
+    """The program that `PROGRAM.py[:NAME]` names.
+
+    Raises:
+        UsageError: the file or the name is not there, or the file holds several programs.
+        TraceError: the file cannot be imported.
+    """
+    path, name = Path(source), ""
+    if not path.exists():
+        file, colon, last = source.rpartition(":")
+        if colon and (not last or last.isidentifier()):
+            path, name = Path(file), last
+    _check_file(path)
+    if path.suffix == ARTIFACT_SUFFIX:
+        raise UsageError(
+            f"{path} is an artifact", hint="this command needs the .py file that it was made from"
+        )
+    if path.suffix != ".py":
+        raise UsageError(f"{path} is not a Python file", hint="give PROGRAM.py or PROGRAM.py:NAME")
+    return _chosen(_imported(path), path, name)
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory", hint="give PROGRAM.py or PROGRAM.py:NAME")
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, _neighbours(path), n=1)
+        hint = f"did you mean {path.with_name(near[0])}?" if near else None
+        raise UsageError(f"there is no file {path}", hint=hint)
+
+
+def _neighbours(path: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [other.name for other in path.parent.iterdir() if other.suffix == path.suffix]
+    return []
+
+
+def _imported(path: Path) -> ModuleType:
+    """The file as a module of a name of its own; its directory is searched for neighbours."""
+    import lmc.api  # noqa: F401 - before the file's neighbours can hide anything that it imports
+    from lmc.frontend.location import of_traceback
+
+    name = f"lmc_program_{next(_numbers)}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None, "a .py file has a loader"
+    assert spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        where = Location(_shown(error.filename or str(path)), error.lineno or 1)
+        raise TraceError(f"{type(error).__name__}: {error.msg}", where) from error
+    except LmcError as error:
+        located = TraceError(error.problem, error.where, hint=error.hint)
+        raise located.at(of_traceback(error.__traceback__)) from error
+    except (Exception, SystemExit) as error:
+        text = f": {error}" if str(error) else ""
+        where = of_traceback(error.__traceback__) or Location(str(path), 1)
+        raise TraceError(f"{type(error).__name__}{text}", where) from error
+    finally:
+        # At the end of the path, a neighbour called like a library cannot hide the library from
+        # what lmc itself imports later, yet the program's functions can still import it.
+        sys.path.remove(folder)
+        sys.path.append(folder)
+    return module
+
+
+def _shown(filename: str) -> str:
+    path = Path(filename)
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return filename
+
+
+def _chosen(module: ModuleType, path: Path, name: str) -> Program:
+    from lmc.api import Program
+
+    programs = {key: held for key, held in vars(module).items() if isinstance(held, Program)}
+    if name:
+        if name in programs:
+            return programs[name]
+        if hasattr(module, name):
+            raise UsageError(f"{name} in {path} is not a program", hint="decorate it with @lmc.jit")
+        near = difflib.get_close_matches(name, programs, n=1)
+        raise UsageError(
+            f"there is no program {name} in {path}",
+            hint=f"did you mean {path}:{near[0]}?" if near else _listed(programs, path),
+        )
+    # Programs that the file imports from elsewhere are helpers, unless there are no others.
+    own = {k: p for k, p in programs.items() if p.function.__module__ == module.__name__}
+    distinct = {id(p): k for k, p in reversed((own or programs).items())}
+    if not distinct:
+        raise UsageError(
+            f"there is no program in {path}", hint="decorate the function with @lmc.jit"
+        )
+    if len(distinct) > 1:
+        raise UsageError(
+            f"there are {len(distinct)} programs in {path}", hint=_listed(own or programs, path)
+        )
+    return programs[next(iter(distinct.values()))]
+
+
+def _listed(programs: dict[str, Program], path: Path) -> str:
+    if not programs:
+        return "decorate the function with @lmc.jit"
+    return "give one of " + ", ".join(f"{path}:{name}" for name in programs)
+
+
+@contextlib.contextmanager
+def faults_of_program() -> Iterator[None]:
+    """Tell misuse inside a program (exit code 1) from misuse of the command line (2)."""
+    try:
+        yield
+    except UsageError as error:
+        raise TraceError(error.problem, error.where, hint=error.hint) from error
