@@ -18,10 +18,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
+from lmc.runtime.job import Job
 from lmc.runtime.kv_pool import KVPool
 from lmc.runtime.radix_cache import RadixCache
-from lmc.runtime.request import GenResult, KeyArray, Request, Runner, ScoreResult
-from lmc.runtime.scheduler import Job, Scheduler
+from lmc.runtime.request import GenResult, KeyArray, Request, Runner, ScoreResult, Step
+from lmc.runtime.scheduler import Scheduler
 from lmc.runtime.stats import EngineStats
 from lmc.runtime.work import GenWork, Vocabulary
 
@@ -154,32 +155,36 @@ class EngineCore:
         return busy
 
     def _compute(self) -> None:
-        clock = time.perf_counter
-        seconds, scheduler = self.stats.seconds, self._scheduler
-        begin = clock()
+        scheduler = self._scheduler
+        begin = time.perf_counter()
         step = scheduler.next()
-        scheduled = clock()
-        seconds["schedule"] += scheduled - begin
+        scheduled = time.perf_counter()
+        self.stats.seconds["schedule"] += scheduled - begin
         if step is not None:
-            try:
-                outcome = self.runner.run(step)
-            except Exception as error:  # a runner may raise anything
-                problem = f"a step of the model failed: {error or type(error).__name__}"
-                scheduler.fail(lambda: RunError(problem), error)
-                return
-            except BaseException as error:
-                scheduler.fail(lambda: Cancelled("the run was interrupted"), error)
-                raise
-            finally:
-                computed = clock()
-                seconds["model"] += computed - scheduled
-            for job in scheduler.finish(step, outcome):
-                handle = self._handles.get(job)
-                if handle is not None and handle._on_text is not None and not job.ended:
-                    self._deltas.append(handle)
-            seconds["finish"] += clock() - computed
+            self._run(step, scheduled)
         if self._check:
             scheduler.audit()
+
+    def _run(self, step: Step, scheduled: float) -> None:
+        """Have the runner compute a step, and take what it gives."""
+        seconds, scheduler = self.stats.seconds, self._scheduler
+        try:
+            outcome = self.runner.run(step)
+        except Exception as error:  # a runner may raise anything
+            problem = f"a step of the model failed: {error or type(error).__name__}"
+            scheduler.fail(lambda: RunError(problem), error)
+            return
+        except BaseException as error:
+            scheduler.fail(lambda: Cancelled("the run was interrupted"), error)
+            raise
+        finally:
+            computed = time.perf_counter()
+            seconds["model"] += computed - scheduled
+        for job in scheduler.finish(step, outcome):
+            handle = self._handles.get(job)
+            if handle is not None and handle._on_text is not None and not job.ended:
+                self._deltas.append(handle)
+        seconds["finish"] += time.perf_counter() - computed
 
     def _deliver(self) -> None:
         """Call back. A callback may submit and cancel; if it raises, the rest waits for a step."""

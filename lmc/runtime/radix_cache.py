@@ -21,6 +21,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import warnings
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -101,7 +102,7 @@ class Lease:
     __slots__ = ("_cache", "_node", "length")
 
     def __init__(self, cache: RadixCache, node: _Node, length: int) -> None:
-        self._cache = cache
+        self._cache = weakref.ref(cache)
         self._node: _Node | None = node
         self.length = length
         cache._pin(node, None)
@@ -114,7 +115,7 @@ class Lease:
 
     def extend(self, keys: KeyArray) -> IntArray:
         """Lease also what is held of `keys`, which follow the prefix; the slots gained."""
-        node, known = self._cache._walk(self._end(), keys, len(keys))
+        node, known = self._tree()._walk(self._end(), keys, len(keys))
         return self._move(node, known)
 
     def continues(self, key: int) -> bool:
@@ -134,9 +135,9 @@ class Lease:
             The slots that hold the keys now, shape (n,). Where they differ from `slots`, an entry
             was held already, and the caller still owns its own.
         """
-        node, known = self._cache._walk(self._end(), keys, len(keys))
+        node, known = self._tree()._walk(self._end(), keys, len(keys))
         if known < len(keys):
-            node = self._cache._attach(node, keys[known:], slots[known:], fresh=fresh)
+            node = self._tree()._attach(node, keys[known:], slots[known:], fresh=fresh)
         return self._move(node, len(keys))
 
     def release(self) -> None:
@@ -145,7 +146,7 @@ class Lease:
         Raises:
             InternalError: it was given up before.
         """
-        self._cache._unpin(self._end())
+        self._tree()._unpin(self._end())
         self._node = None
 
     def abandon(self) -> None:
@@ -157,11 +158,17 @@ class Lease:
         old = self._end()
         if node is old:
             return _NO_SLOTS
-        self._cache._pin(node, old)
+        self._tree()._pin(node, old)
         edges = [n.slots for n in itertools.takewhile(lambda n: n is not old, node.path())]
         self._node = node
         self.length += gained
         return np.concatenate(edges[::-1]) if len(edges) > 1 else edges[0]
+
+    def _tree(self) -> RadixCache:
+        cache = self._cache()
+        if cache is None:
+            raise InternalError("a lease outlived its cache")
+        return cache
 
     def _end(self) -> _Node:
         if self._node is None:
@@ -175,7 +182,8 @@ class Lease:
         self.release()
 
     def __del__(self) -> None:
-        if getattr(self, "_node", None) is not None:
+        # When the cache goes with its leases, nothing is lost.
+        if self._node is not None and self._cache() is not None:
             warnings.warn(
                 f"a lease on {self.length} slots was never released", ResourceWarning, stacklevel=1
             )

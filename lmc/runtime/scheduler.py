@@ -10,7 +10,8 @@ Promises    a slot is in one place: free, held by one running request, or held b
             every request ends, and at most `max_overtaken` later ones are admitted before it.
 Costs       a step: O(running requests); admitting: a look-up for each of the first `_WINDOW`
             waiting requests whose answer may have changed.
-Not here    texts and constraints (`work`), the model (`Runner`), callbacks (`engine`).
+Not here    texts and constraints (`work`), the order of those that wait (`waiting`), the model
+            (`Runner`), callbacks (`engine`).
 Source      chunked prefill beside decode: Agrawal et al., Sarathi-Serve, arXiv:2403.02310;
             longest cached prefix first: Zheng et al., SGLang, arXiv:2312.07104, section 3.
 
@@ -22,81 +23,25 @@ nothing is computed twice. If the step fails, they are taken out again.
 
 from __future__ import annotations
 
-import bisect
-import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from lmc.errors import Cancelled, CapacityError, InternalError, LmcError
+from lmc.runtime.job import MOVES, Job, Stage
 from lmc.runtime.kv_pool import KVPool
 from lmc.runtime.radix_cache import RadixCache
 from lmc.runtime.request import IntArray, Outcome, Request, Segment, Step
-from lmc.runtime.sequence import MOVES, Stage, TokenSequence
+from lmc.runtime.sequence import TokenSequence
 from lmc.runtime.stats import EngineStats
-from lmc.runtime.work import GenWork, Result, ScoreWork, Vocabulary, Work, work_of
+from lmc.runtime.waiting import WaitingQueue
+from lmc.runtime.work import GenWork, Result, ScoreWork, Vocabulary, work_of
 
-__all__ = ["Job", "Scheduler"]
+__all__ = ["Scheduler"]
 
 _WINDOW = 64  # waiting requests among which the longest cached prefix is looked for
 _FIRST_ROOM = 64  # tokens that a sequence can grow by before its buffers are moved
-
-
-class Job:
-    """A request in the scheduler's hands; others only read it.
-
-    Attributes:
-        request, work: what is wanted.
-        arrival: its number in order of submission.
-        stage: where it stands.
-        cached_tokens: of its prompt, how many were found in the cache.
-        outcome: the result, or the error, once the stage is DONE or ABORTED.
-    """
-
-    __slots__ = (
-        "arrival",
-        "before",
-        "cached_tokens",
-        "matched",
-        "outcome",
-        "request",
-        "retracted",
-        "seen_version",
-        "sequence",
-        "stage",
-        "work",
-    )
-
-    def __init__(self, request: Request, arrival: int) -> None:
-        self.request = request
-        self.arrival = arrival
-        self.stage = Stage.WAITING
-        self.cached_tokens = 0
-        self.outcome: Result | LmcError = None
-        self.work: Work | None = None
-        self.sequence = TokenSequence(request.keys, 0)
-        self.retracted = False  # ever: its prompt has been counted and computed
-        self.before = 0  # admissions that may come first without overtaking it
-        self.matched = 0  # cached prefix when the cache had `seen_version`
-        self.seen_version = -1
-
-    @property
-    def ended(self) -> bool:
-        return self.stage in (Stage.DONE, Stage.ABORTED)
-
-    def need_work(self) -> Work:
-        if self.work is None:
-            raise InternalError("a request was refused and still scheduled")
-        return self.work
-
-    def unplaced(self) -> int:
-        """Known tokens that have no slot yet."""
-        return self.sequence.total - self.sequence.placed + self.need_work().branches
-
-    def match_limit(self) -> int:
-        """How many of its keys may be taken from the cache."""
-        return self.sequence.total - int(self.need_work().computes_last)
 
 
 @dataclass(slots=True)
@@ -145,14 +90,10 @@ class Scheduler:
         self._context = context_length
         self._batch_tokens = max_batch_tokens
         self._max_running = min(max_running, max_batch_tokens)
-        self._max_overtaken = max_overtaken
         self._headroom = headroom
         self._running: list[Job] = []  # in order of admission
-        self._waiting: list[tuple[tuple[int, ...], int, Job]] = []  # sorted
-        self._by_arrival: dict[int, Job] = {}  # those waiting
-        self._oldest: list[int] = []  # heap of their arrivals, and of some that wait no more
+        self._waiting = WaitingQueue(max_overtaken)
         self._arrivals = 0
-        self._admissions = 0
         self._flight: list[_Part] | None = None
         self._parts: list[_Part] = []
         self._segments: list[Segment] = []
@@ -176,8 +117,7 @@ class Scheduler:
             self.stats.requests += 1
             self._complete(job)
             return job
-        job.before = self._admissions + len(self._waiting)
-        self._enqueue(job)
+        self._waiting.add(job)
         return job
 
     def _prepare(self, job: Job) -> None:
@@ -241,13 +181,8 @@ class Scheduler:
         self._flight = None
         self.cache.settle()
         for part in flight:
-            job = part.job
-            if job in self._cancelled:
-                continue
-            try:
+            if part.job not in self._cancelled:
                 self._take(part, step, outcome)
-            except LmcError as error:
-                self._abort(job, error)
         self._stop_cancelled()
         return [part.job for part in flight]
 
@@ -413,7 +348,7 @@ class Scheduler:
         while budget > 0 and self._waiting and len(self._running) < self._max_running:
             if self._running and self._available() <= promised:
                 return
-            job = self._overdue()
+            job = self._waiting.overdue()
             if job is None:
                 ranked = ranked or self._ranked()
                 job = ranked.pop()
@@ -442,10 +377,9 @@ class Scheduler:
             lease.release()
             return False
         sequence.hold(lease)
-        self._dequeue(job)
+        self._waiting.admit(job)
         self._move(job, Stage.PREFILL)
         self._running.append(job)
-        self._admissions += 1
         if not job.retracted:
             self.stats.requests += 1
             self.stats.prompt_tokens += sequence.prompt
@@ -459,17 +393,9 @@ class Scheduler:
             job.cached_tokens += max(found, 0)
             self.stats.cached_tokens += max(found, 0)
 
-    def _overdue(self) -> Job | None:
-        """The request that has waited longest, if enough later ones were admitted before it."""
-        while self._oldest and self._oldest[0] not in self._by_arrival:
-            heapq.heappop(self._oldest)
-        job = self._by_arrival[self._oldest[0]]
-        return job if self._admissions - job.before >= self._max_overtaken else None
-
     def _ranked(self) -> list[Job]:
         """Waiting requests of the first priority, the best last: longest prefix, then oldest."""
-        priority = self._waiting[0][0]
-        window = [job for p, _, job in self._waiting[:_WINDOW] if p == priority]
+        window = self._waiting.front(_WINDOW)
         version = self.cache.version
         for job in window:
             if job.seen_version != version:
@@ -513,7 +439,7 @@ class Scheduler:
         """
         self._let_go(job, job.sequence.computed)
         self._move(job, Stage.WAITING)
-        self._enqueue(job)
+        self._waiting.add(job, again=True)
         job.retracted = True
         self.stats.retracted_requests += 1
 
@@ -534,27 +460,22 @@ class Scheduler:
     # Life
 
     def _take(self, part: _Part, step: Step, outcome: Outcome) -> None:
-        """Take what a step gave for one job.
-
-        Raises:
-            LmcError: the job fails.
-        """
+        """Take what a step gave for one job."""
         job = part.job
         sequence, work = job.sequence, job.need_work()
-        low = sequence.leased
         sequence.computed = sequence.placed
-        if job.stage is Stage.PREFILL and low < sequence.computed:
-            # The cache has got, or had, entries for these keys: use its slots before the own
-            # ones are freed.
-            own = sequence.slots[low : sequence.computed]
-            kept = sequence.need_lease().grow(sequence.keys[low : sequence.computed], own)
-            sequence.replace_slots(low, kept)
-            sequence.leased = sequence.computed
-            self.pool.give(own[kept != own])
+        if job.stage is Stage.PREFILL and sequence.leased < sequence.computed:
+            self._share_last(sequence)
         drawn = False
         for at in range(part.first, part.last):
             segment = step.segments[at]
-            added = work.take(segment, outcome.tokens[at], outcome.logprobs[at], outcome.scores[at])
+            try:
+                added = work.take(
+                    segment, outcome.tokens[at], outcome.logprobs[at], outcome.scores[at]
+                )
+            except LmcError as error:
+                self._abort(job, error)
+                return
             drawn = drawn or segment.sample is not None
             if added:
                 sequence.append_made(added)
@@ -564,6 +485,19 @@ class Scheduler:
             self._complete(job)
         elif drawn and job.stage is Stage.PREFILL:
             self._move(job, Stage.DECODE)
+
+    def _share_last(self, sequence: TokenSequence) -> None:
+        """Let the cache hold the last token, which was computed though it was held already.
+
+        The cache has its entry still, or let go of it meanwhile. The sequence uses the slot that
+        the cache holds before its own is freed.
+        """
+        start, end = sequence.leased, sequence.computed
+        own = sequence.slots[start:end]
+        kept = sequence.need_lease().grow(sequence.keys[start:end], own)
+        sequence.replace_slots(start, kept)
+        sequence.leased = end
+        self.pool.give(own[kept != own])
 
     def _complete(self, job: Job) -> None:
         """The job has all it wants."""
@@ -588,7 +522,7 @@ class Scheduler:
     def _abort(self, job: Job, error: LmcError) -> None:
         """The job fails."""
         if job.stage is Stage.WAITING:
-            self._dequeue(job)
+            self._waiting.remove(job)
         else:
             self._let_go(job, 0)
         self._end(job, Stage.ABORTED, error)
@@ -597,7 +531,7 @@ class Scheduler:
         """The job was cancelled: a gen gives what it has, anything else an error."""
         work = job.need_work()
         if job.stage is Stage.WAITING:
-            self._dequeue(job)
+            self._waiting.remove(job)
         else:
             self._let_go(job, job.sequence.prompt + work.kept())
         outcome: Result | LmcError = Cancelled("the request was cancelled")
@@ -621,16 +555,6 @@ class Scheduler:
         if stage not in MOVES[job.stage]:
             raise InternalError(f"a request cannot go from {job.stage.value} to {stage.value}")
         job.stage = stage
-
-    def _enqueue(self, job: Job) -> None:
-        bisect.insort(self._waiting, (job.request.priority, job.arrival, job))
-        self._by_arrival[job.arrival] = job
-        heapq.heappush(self._oldest, job.arrival)
-
-    def _dequeue(self, job: Job) -> None:
-        at = bisect.bisect_left(self._waiting, (job.request.priority, job.arrival))
-        del self._waiting[at]
-        del self._by_arrival[job.arrival]
 
 
 def _too_large(needed: int, there: int, unit: str, whose: str) -> CapacityError:

@@ -1,8 +1,7 @@
-"""One request's tokens and where their KV entries lie, and the stages of its life."""
+"""One request's tokens, and where their KV entries lie."""
 
 from __future__ import annotations
 
-import enum
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -12,26 +11,7 @@ from lmc.errors import InternalError
 from lmc.runtime.radix_cache import Lease
 from lmc.runtime.request import IntArray, KeyArray
 
-__all__ = ["MOVES", "Stage", "TokenSequence"]
-
-
-class Stage(enum.Enum):
-    """Where a request stands."""
-
-    WAITING = "waiting"  # has no slots; also after it was retracted
-    PREFILL = "prefill"  # its known tokens are being computed, chunk by chunk
-    DECODE = "decode"  # all known tokens but the newest ones, drawn or forced, are computed
-    DONE = "done"
-    ABORTED = "aborted"  # cancelled or failed
-
-
-MOVES: dict[Stage, frozenset[Stage]] = {
-    Stage.WAITING: frozenset({Stage.PREFILL, Stage.DONE, Stage.ABORTED}),
-    Stage.PREFILL: frozenset({Stage.DECODE, Stage.WAITING, Stage.DONE, Stage.ABORTED}),
-    Stage.DECODE: frozenset({Stage.WAITING, Stage.DONE, Stage.ABORTED}),
-    Stage.DONE: frozenset(),
-    Stage.ABORTED: frozenset(),
-}
+__all__ = ["TokenSequence"]
 
 
 class TokenSequence:

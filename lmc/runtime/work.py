@@ -6,14 +6,15 @@ request's tokens and calls `take`. All three have the methods of `Work`.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from lmc.errors import RunError, UsageError
+from lmc.errors import LmcError, RunError, UsageError
 from lmc.runtime.output import TextAssembler, open_character
 from lmc.runtime.request import (
     Finish,
@@ -133,8 +134,10 @@ class GenWork:
         """
         if self._limit == 0:
             self.finish = Finish.LENGTH
-        elif self._constraint is not None and self._constraint.is_finished():
-            self.finish = Finish.CONSTRAINT
+        elif self._constraint is not None:
+            with _guard():
+                if self._constraint.is_finished():
+                    self.finish = Finish.CONSTRAINT
         return self._jump_forward()
 
     def to_make(self) -> int:
@@ -148,10 +151,11 @@ class GenWork:
         """
         if self._constraint is None:
             return
-        self._mask = self._constraint.mask()
-        allowed = self._mask.any()
+        with _guard():
+            mask = self._constraint.mask()
+        allowed = mask.any()
         if allowed and self._banned:
-            left = self._mask.copy()
+            left = mask.copy()
             left[list(self._banned)] = False
             allowed = left.any()
         if not allowed:
@@ -159,6 +163,7 @@ class GenWork:
                 f"no token is allowed after {self.text.text!r}: the constraint is at a dead end",
                 hint="the vocabulary cannot spell what the constraint wants here",
             )
+        self._mask = mask
 
     def last_segment(self, tokens: IntArray, start: int, slots: IntArray, made: bool) -> Segment:
         position = len(self.made)
@@ -197,27 +202,30 @@ class GenWork:
         added: list[int] = []
         if self._constraint is None or not self._jump:
             return added
-        while self.finish is None and (run := self._constraint.forced()):
+        while self.finish is None:
+            with _guard():
+                run = self._constraint.forced()
+            if not run:
+                break
             for token in run:
                 self._add(token, math.nan)
                 added.append(token)
-                self.forced += 1
                 if self.finish is not None:
                     break
+        self.forced += len(added)
         return added
 
     def _add(self, token: int, logprob: float) -> None:
         self.made.append(token)
         self.logprobs.append(logprob)
-        constraint = self._constraint
-        if constraint is not None:
-            try:
-                constraint.advance(token)
-            except ValueError as error:
-                raise RunError(f"the constraint refuses token {token}: {error}") from error
+        finished = False
+        if self._constraint is not None:
+            with _guard():
+                self._constraint.advance(token)
+                finished = self._constraint.is_finished()
         if self.text.push(token):
             self.finish = Finish.STOP
-        elif constraint is not None and constraint.is_finished():
+        elif finished:
             self.finish = Finish.CONSTRAINT
         elif len(self.made) >= self._limit:
             self.finish = Finish.LENGTH
@@ -478,6 +486,21 @@ def work_of(
     if isinstance(request, PrefillRequest):
         return PrefillWork()
     raise UsageError(f"{type(request).__name__} is no request that an engine knows")
+
+
+@contextlib.contextmanager
+def _guard() -> Iterator[None]:
+    """Whatever a constraint raises becomes an error of its own request.
+
+    Raises:
+        LmcError: what the constraint raised, or a `RunError` because of it.
+    """
+    try:
+        yield
+    except LmcError:
+        raise
+    except Exception as error:  # a constraint must not take the other requests with it
+        raise RunError(f"the constraint failed: {error or type(error).__name__}") from error
 
 
 def _open_end(keys: KeyArray, vocabulary: Vocabulary) -> bytes:

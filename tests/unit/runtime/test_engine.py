@@ -330,6 +330,38 @@ def test_a_constraint_at_a_dead_end_fails_its_own_request_only() -> None:
     assert isinstance(bench.results["good"], GenResult)
 
 
+def test_a_mask_that_leaves_only_banned_tokens_is_a_dead_end() -> None:
+    class Open(Words):
+        def is_finished(self) -> bool:
+            return False
+
+    bench = Bench()
+    bench.ask("it", gen(prompt(0), constraint=Open([[A], [B]])))
+    bench.run()
+    assert type(bench.results["it"]) is RunError
+    assert "dead end" in str(bench.results["it"])
+
+
+@pytest.mark.parametrize("broken", ["mask", "advance", "forced", "is_finished"])
+def test_a_constraint_that_breaks_takes_nobody_with_it(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Words):
+        pass
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(Broken, broken, fail)
+    bench = Bench()
+    bench.ask("good", gen(prompt(0)))
+    bench.ask("broken", gen(prompt(0), constraint=Broken([[A, B], [B, A]])))
+    bench.run()
+    assert str(bench.results["broken"]) == "the constraint failed: oh"
+    assert isinstance(bench.results["broken"].__cause__, ZeroDivisionError)
+    assert isinstance(bench.results["good"], GenResult)
+
+
 def test_a_constraint_that_refuses_what_it_allowed_fails_its_own_request_only() -> None:
     class Fickle(Words):
         def advance(self, token: int) -> None:
@@ -425,6 +457,21 @@ def test_when_memory_is_short_the_last_to_arrive_gives_way_and_loses_nothing() -
     assert bench.core.stats.peak_kv_tokens <= 80
     assert bench.core.stats.prompt_tokens == 15, "a prompt is counted once"
     assert bench.core.stats.cached_tokens == 0
+
+
+def test_scores_that_gave_way_half_done_are_complete_in_the_end() -> None:
+    request = ScoreRequest(
+        keys_of(prompt(1, 4), made=False), (), [[A, B, C, D] * 3, [B, C, D, A] * 3]
+    )
+    calm = Bench()
+    calm.ask("scores", request)
+    calm.run()
+    bench = Bench(kv_tokens=34, max_batch_tokens=3, headroom=0)
+    bench.ask("early", gen(prompt(0, 4), 25))
+    bench.ask("scores", request)
+    bench.run()
+    assert bench.core.stats.retracted_requests == 1
+    assert bench.results["scores"].logprobs == calm.results["scores"].logprobs
 
 
 def test_a_request_is_not_overtaken_for_ever() -> None:

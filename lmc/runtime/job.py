@@ -1,0 +1,87 @@
+"""A request in the scheduler's hands, and the stages of its life."""
+
+from __future__ import annotations
+
+import enum
+
+from lmc.errors import InternalError, LmcError
+from lmc.runtime.request import Request
+from lmc.runtime.sequence import TokenSequence
+from lmc.runtime.work import Result, Work
+
+__all__ = ["MOVES", "Job", "Stage"]
+
+
+class Stage(enum.Enum):
+    """Where a request stands."""
+
+    WAITING = "waiting"  # has no slots; also after it was retracted
+    PREFILL = "prefill"  # its known tokens are being computed, chunk by chunk
+    DECODE = "decode"  # all known tokens but the newest ones, drawn or forced, are computed
+    DONE = "done"
+    ABORTED = "aborted"  # cancelled or failed
+
+
+MOVES: dict[Stage, frozenset[Stage]] = {
+    Stage.WAITING: frozenset({Stage.PREFILL, Stage.DONE, Stage.ABORTED}),
+    Stage.PREFILL: frozenset({Stage.DECODE, Stage.WAITING, Stage.DONE, Stage.ABORTED}),
+    Stage.DECODE: frozenset({Stage.WAITING, Stage.DONE, Stage.ABORTED}),
+    Stage.DONE: frozenset(),
+    Stage.ABORTED: frozenset(),
+}
+
+
+class Job:
+    """A request in the scheduler's hands; others only read it.
+
+    Attributes:
+        request, work: what is wanted.
+        arrival: its number in order of submission.
+        stage: where it stands.
+        cached_tokens: of its prompt, how many were found in the cache.
+        outcome: the result, or the error, once the stage is DONE or ABORTED.
+    """
+
+    __slots__ = (
+        "arrival",
+        "before",
+        "cached_tokens",
+        "matched",
+        "outcome",
+        "request",
+        "retracted",
+        "seen_version",
+        "sequence",
+        "stage",
+        "work",
+    )
+
+    def __init__(self, request: Request, arrival: int) -> None:
+        self.request = request
+        self.arrival = arrival
+        self.stage = Stage.WAITING
+        self.cached_tokens = 0
+        self.outcome: Result | LmcError = None
+        self.work: Work | None = None
+        self.sequence = TokenSequence(request.keys, 0)
+        self.retracted = False  # ever: its prompt has been counted and computed
+        self.before = 0  # admissions that may come first without overtaking it
+        self.matched = 0  # cached prefix when the cache had `seen_version`
+        self.seen_version = -1
+
+    @property
+    def ended(self) -> bool:
+        return self.stage in (Stage.DONE, Stage.ABORTED)
+
+    def need_work(self) -> Work:
+        if self.work is None:
+            raise InternalError("a request was refused and still scheduled")
+        return self.work
+
+    def unplaced(self) -> int:
+        """Known tokens that have no slot yet."""
+        return self.sequence.total - self.sequence.placed + self.need_work().branches
+
+    def match_limit(self) -> int:
+        """How many of its keys may be taken from the cache."""
+        return self.sequence.total - int(self.need_work().computes_last)
