@@ -7,6 +7,7 @@ tokenizer's rules and the chat markup are written out here for the one model tha
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -246,6 +247,8 @@ class _Reader:
         self._unread = list(prompt)
         self._read = 0  # of the tokens made
         self._past: Any = None
+        taken = inspect.signature(model.forward).parameters
+        self._name = "cache" if "cache" in taken else "past_key_values"  # renamed in 5.2x
 
     def after(self, made: Sequence[int]) -> Any:
         import torch
@@ -254,9 +257,9 @@ class _Reader:
         self._read = len(made)
         with torch.inference_mode():
             out = self._model(
-                torch.tensor([self._unread]), past_key_values=self._past, use_cache=True
+                torch.tensor([self._unread]), use_cache=True, **{self._name: self._past}
             )
-        self._past, self._unread = out.past_key_values, []
+        self._past, self._unread = getattr(out, self._name), []
         return out.logits[0, -1].float()
 
 

@@ -16,6 +16,7 @@ import json
 import os
 import tempfile
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,10 @@ from lmc.plan import PLAN_VERSION, Plan
 __all__ = ["FORMAT", "Artifact", "read_artifact", "write_artifact"]
 
 FORMAT = "lmc-artifact"
+# What zipfile and json raise on bytes that are not what was written.
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, EOFError, RuntimeError,
+)  # fmt: skip
 _MAX_BYTES = 256 * 2**20  # of a member, unpacked
 
 
@@ -133,7 +138,7 @@ def read_artifact(path: Path) -> Artifact:
                 tokenizer=manifest.get("tokenizer"),
                 template=manifest.get("template"),
             )
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError) as error:
+    except _DAMAGE as error:
         raise PlanError(f"{path} is damaged: {error}", hint=again) from error
 
 

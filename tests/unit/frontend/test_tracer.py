@@ -1,0 +1,254 @@
+"""What programs become as graphs, and what ends a graph."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import lmc
+from lmc.errors import TraceError, UsageError
+from lmc.frontend.dsl import State
+
+
+def graph(program: lmc.Program, **arguments: object) -> str:
+    header, _, body = str(program.trace(**arguments)).partition("\n")
+    return header.partition(")")[0] + ") {\n" + body
+
+
+def resumes(text: str) -> list[str]:
+    return re.findall(r'reason = "((?:[^"\\]|\\.)*)"', text)
+
+
+@lmc.jit
+def greet(s: State, name: str) -> None:
+    s += f"Hello, {name}! " + name.upper()
+    s += lmc.gen("a", max_tokens=4)
+
+
+def test_texts_are_parameters_and_methods_are_recorded() -> None:
+    assert graph(greet) == (
+        "program @greet(%name: text) {\n"
+        "  %s0 = lm.start\n"
+        '  %t0 = text.concat "Hello, ", %name, "! "\n'
+        "  %t1 = text.upper %name\n"
+        "  %t2 = text.concat %t0, %t1\n"
+        "  %s1 = lm.extend %s0, %t2\n"
+        '  %s2, %a = lm.gen %s1 {name = "a", max_tokens = 4}\n'
+        "  ret %s2, {a = %a}\n"
+        "}\n"
+    )
+
+
+def test_both_ways_of_a_branch_are_in_the_graph_and_share_their_beginning() -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> str:
+        s += lmc.gen("a")
+        if s["a"] == "yes" and x:
+            s += "both"
+            return "early"
+        s += "neither"
+        return s["a"]
+
+    text = graph(p)
+    assert text.count("lm.gen") == 1
+    assert text.count("flow.if") == 2
+    assert text.count("ret ") == 3
+    assert not resumes(text)
+
+
+def test_loops_over_known_values_unroll() -> None:
+    @lmc.jit
+    def p(s: State, xs: list[str], n: int) -> None:
+        for i, x in enumerate(xs):
+            s += f"{i}: {x}" * 1 if n < 0 else x
+        for _ in range(n):
+            s += lmc.gen("a")
+
+    text = graph(p, xs=["u", "v"], n=3)
+    assert text.startswith("program @p(%xs_0: text, %xs_1: text)")
+    assert text.count("lm.gen") == 3
+
+
+@pytest.mark.parametrize(
+    ("use", "reason"),
+    [
+        (lambda t: int(t), "int()"),
+        (lambda t: float(t), "float()"),
+        (lambda t: {"a": 1}.get(t), "as a key"),
+        (lambda t: list(t), "characters"),
+        (lambda t: re.match("a", t), "TypeError"),
+        (lambda t: json.loads(t), "library"),
+        (lambda t: "abc".startswith(t), "TypeError"),
+        (lambda t: f"{t:>10}", "format"),
+        (lambda t: t.split()[:2], "slice"),
+        (lambda t: t.encode(), "encode()"),
+        (lambda t: t % 1, "%"),
+        (lambda t: "x" in t.split(), "in"),
+    ],
+)
+def test_a_use_that_needs_the_value_ends_the_graph(use: object, reason: str) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += lmc.gen("a")
+        use(s["a"])  # type: ignore[operator]
+        s += lmc.gen("b")
+
+    text = graph(p)
+    assert [reason in found for found in resumes(text)] == [True] * len(resumes(text))
+    assert resumes(text)
+    assert '"b"' not in text
+
+
+def test_a_formatted_text_that_is_not_appended_ends_the_graph_where_it_was_made() -> None:
+    def helper(text: str) -> str:  # not rewritten: only the program itself is
+        return f"<{text}>"
+
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += lmc.gen("a")
+        shown = helper(s["a"])
+        s += "same" if shown == "<x>" else "other"
+
+    text = graph(p)
+    assert len(resumes(text)) == 1
+    assert "same" not in text
+    assert "other" not in text
+
+
+def test_a_formatted_text_of_a_helper_reaches_the_prompt() -> None:
+    def helper(text: str) -> str:
+        return f"<{text}>"
+
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += helper(x) + "."
+
+    assert 'lm.extend %s0, "<", %x, ">."' in graph(p)
+
+
+def test_python_syntax_on_unknown_texts_is_recorded() -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> object:
+        s += ", ".join([x, "b", x.lower()])
+        s += f"{len(x)} {x!r} {'k' + x}"
+        if x in "abc" or "q" not in x:
+            s += str(len(x) + 1)
+        return {"n": len(x), "both": (x, [x])}
+
+    text = graph(p)
+    assert not resumes(text)
+    for op in ("text.length", "text.repr", 'text.contains "abc", %x', 'text.contains %x, "q"'):
+        assert op in text
+    assert "value.pack" in text
+
+
+def test_join_and_in_keep_their_meaning_on_other_objects() -> None:
+    class Path:
+        def join(self, other: str) -> str:
+            return f"joined {other}"
+
+        def __contains__(self, item: object) -> bool:
+            return item == "there"
+
+    @lmc.jit
+    def p(s: State) -> object:
+        return [Path().join("x"), "there" in Path(), "no" not in Path(), len([1, 2]), str(3)]
+
+    assert graph(p).count("[") >= 1
+    with lmc.Engine("fake") as engine:
+        assert p.run(engine=engine).value == ["joined x", True, True, 2, "3"]
+
+
+def test_a_program_without_source_is_traced_as_it_is() -> None:
+    space: dict[str, object] = {"lmc": lmc}
+    exec(
+        "def p(s, x):\n    s += f'<{x}>'\n    s += lmc.gen('a')\n    s += '-'.join([s['a']])\n",
+        space,
+    )
+    text = graph(lmc.jit(space["p"]))  # type: ignore[arg-type]
+    assert 'lm.extend %s0, "<", %x, ">"' in text
+    assert "TypeError" in resumes(text)[0]
+
+
+def test_closures_and_methods_are_traced() -> None:
+    prefix = "Q: "
+
+    class Judge:
+        tone = "kind"
+
+        @lmc.jit
+        def p(self, s: State, x: str) -> None:
+            s += f"{prefix}{self.tone} {x}"
+
+    assert '"Q: ", "kind", " ", %x' in graph(Judge().p)
+
+
+def test_a_program_that_is_wrong_on_every_way_is_refused_with_its_line() -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += undefined_name  # type: ignore[name-defined] # noqa: F821
+
+    with pytest.raises(TraceError, match=r"NameError: .*undefined_name.*test_tracer\.py:\d+"):
+        p.trace()
+
+
+def test_a_program_that_raises_on_one_way_keeps_the_others() -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        if x == "bad":
+            raise ValueError("no")
+        s += lmc.gen("a", max_tokens=2)
+
+    assert resumes(graph(p)) == ["ValueError: no"]
+    with lmc.Engine("fake") as engine:
+        good, bad = p.run_batch([{"x": "good"}, {"x": "bad"}], engine=engine)
+    assert good.error is None
+    assert bad.error is not None
+    assert bad.error.problem == "ValueError: no"
+    assert str(bad.error.where).rpartition(":")[0].endswith("test_tracer.py")
+
+
+def test_a_program_that_changes_from_run_to_run_is_refused() -> None:
+    calls = []
+
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        calls.append(1)
+        s += f"{len(calls)}"
+        if x == "a":
+            s += "b"
+
+    with pytest.raises(TraceError, match="something else when it was traced again"):
+        p.trace()
+
+
+def test_many_ways_end_in_resume_and_stay_right() -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        for letter in "abcdefgh":
+            if letter in x:
+                s += letter
+
+    assert graph(p).count("flow.resume") > 0
+    with lmc.Engine("fake") as engine:
+        for x in ("", "ace", "abcdefgh"):
+            assert p.run(x=x, engine=engine).text == x
+
+
+def test_nested_programs_go_on_with_the_same_prompt() -> None:
+    @lmc.jit
+    def inner(s: State, word: str) -> str:
+        s += word
+        s += lmc.gen("w", max_tokens=2)
+        return s["w"]
+
+    @lmc.jit
+    def outer(s: State, x: str) -> None:
+        s += "<" + inner(s, x) + ">"
+
+    text = graph(outer)
+    assert text.index("lm.gen") < text.index('"<"')
+    with pytest.raises(UsageError, match="without a prompt state"):
+        inner("x")  # type: ignore[arg-type]

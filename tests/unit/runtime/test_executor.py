@@ -1,0 +1,225 @@
+"""The executor: many rows on one thread, errors that stay in their row, an end to everything."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lmc
+from lmc.errors import Cancelled, InternalError, LmcError, RunError
+from lmc.frontend.dsl import State
+from lmc.runtime.request import Outcome, Step
+
+
+@lmc.jit
+def story(s: State, x: str, n: int = 3) -> None:
+    s += f"About {x}: "
+    forks = s.fork(n)
+    forks += lmc.gen("part", max_tokens=8, temperature=0.9)
+    forks.join()
+    for part in s["part"]:
+        s += part
+    s += lmc.gen("end", max_tokens=5)
+
+
+def test_a_thousand_rows_need_one_thread(fake: lmc.Engine) -> None:
+    before = threading.active_count()
+    seen = 0
+
+    def rows() -> Iterator[dict[str, str]]:
+        nonlocal seen
+        for i in range(1000):
+            seen = max(seen, threading.active_count())
+            yield {"x": f"row {i}"}
+
+    outs = story.run_batch(rows())
+    assert len(outs) == 1000
+    assert [o.index for o in outs] == list(range(1000))
+    assert all(o.error is None for o in outs)
+    assert seen <= before + 1
+    assert outs[7].variables == story.run_batch([{"x": f"row {i}"} for i in range(8)])[7].variables
+
+
+def test_rows_are_read_as_they_are_needed(fake: lmc.Engine) -> None:
+    read = 0
+
+    def rows() -> Iterator[dict[str, str]]:
+        nonlocal read
+        while True:
+            read += 1
+            yield {"x": str(read)}
+
+    results = story.iter_batch(rows())
+    for _ in range(5):
+        next(results)
+    results.close()
+    assert read < 2000
+
+
+def test_closing_a_batch_cancels_what_runs(fake: lmc.Engine) -> None:
+    results = story.iter_batch([{"x": str(i)} for i in range(400)])
+    next(results)
+    results.close()
+    until = time.monotonic() + 20
+    while fake.core.has_work and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not fake.core.has_work
+    fake.core.audit()
+
+
+def test_more_rows_than_kv(fake: lmc.Engine) -> None:
+    rows = [{"x": f"{i} " * 20} for i in range(60)]
+    wanted = [o.variables for o in story.run_batch(rows)]
+    with lmc.Engine("fake", kv_tokens=200) as small:
+        assert [o.variables for o in story.run_batch(rows, engine=small)] == wanted
+        assert small.stats.evicted_tokens > 0
+        small.core.audit()
+
+
+def test_a_row_that_can_never_fit_fails_alone(fake: lmc.Engine) -> None:
+    with lmc.Engine("fake", kv_tokens=64) as small:
+        outs = story.run_batch([{"x": "a"}, {"x": "word " * 300}, {"x": "b"}], engine=small)
+    assert [o.error is None for o in outs] == [True, False, True]
+    assert type(outs[1].error).__name__ == "CapacityError"
+
+
+def test_a_deadline_ends_a_row_with_an_error(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def slow(s: State) -> None:
+        s += "x"
+        s += lmc.gen("a", max_tokens=100_000, ignore_eos=True)
+
+    for eager in (False, True):
+        out = slow.run(deadline=0.05, eager=eager)
+        assert isinstance(out.error, Cancelled)
+        assert "deadline" in out.error.problem
+    assert story.run(x="after").error is None
+
+
+class Failing:
+    """A runner whose steps fail while `broken` is set."""
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self.broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def run(self, step: Step) -> Outcome:
+        if self.broken:
+            raise RuntimeError("the device is gone")
+        outcome: Outcome = self._runner.run(step)
+        return outcome
+
+
+def test_a_failing_runner_fails_all_waiting_rows_at_once(  # B-73
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import lmc.runtime.load as load
+
+    made: list[Failing] = []
+    original = load._runner
+
+    def runner(*args: Any, **kwargs: Any) -> Failing:
+        made.append(Failing(original(*args, **kwargs)))
+        return made[0]
+
+    monkeypatch.setattr(load, "_runner", runner)
+    with lmc.Engine("fake") as engine:
+        made[0].broken = True
+        for eager in (False, True):
+            outs = story.run_batch([{"x": "a"}, {"x": "b"}], engine=engine, eager=eager)
+            assert all(o.error is not None and "device is gone" in str(o.error) for o in outs)
+        made[0].broken = False
+        assert story.run(x="a", engine=engine).error is None
+
+
+def test_a_fault_in_an_instruction_stays_in_its_row(
+    fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lmc.runtime import context
+
+    original = context.Context.extend
+
+    def extend(self: Any, text: str, *, markup: bool = False) -> Any:
+        if "bad" in text:
+            raise ZeroDivisionError("a fault")
+        return original(self, text, markup=markup)
+
+    monkeypatch.setattr(context.Context, "extend", extend)
+    outs = story.run_batch([{"x": "a"}, {"x": "bad"}, {"x": "b"}])
+    assert [o.error is None for o in outs] == [True, False, True]
+    assert isinstance(outs[1].error, InternalError)
+
+
+def test_closing_the_engine_ends_what_runs() -> None:
+    engine = lmc.Engine("fake")
+
+    @lmc.jit
+    def endless(s: State) -> None:
+        s += "x"
+        for i in range(10_000):
+            s += lmc.gen(f"a{i}", max_tokens=50)
+            if len(s[f"a{i}"]) > 10**9:
+                return
+
+    found: list[lmc.Result | LmcError] = []
+
+    def run() -> None:
+        try:
+            found.append(endless.run(engine=engine, eager=True))
+        except LmcError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.3)
+    engine.close()
+    engine.close()
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+    error = found[0].error if isinstance(found[0], lmc.Result) else found[0]
+    assert isinstance(error, RunError)
+    with pytest.raises(RunError, match="engine is closed"):
+        story.run(x="a", engine=engine)
+
+
+def test_several_threads_share_an_engine(fake: lmc.Engine) -> None:
+    wanted = [o.variables for o in story.run_batch([{"x": str(i)} for i in range(6)])]
+    found: dict[int, Any] = {}
+
+    def work(number: int) -> None:
+        rows = [{"x": str(i)} for i in range(6)]
+        outs = story.run_batch(rows, engine=fake, eager=bool(number % 2))
+        found[number] = [o.variables for o in outs]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert found == dict.fromkeys(range(6), wanted)
+
+
+def test_seeds_rows_and_draws_decide_samples_and_nothing_else(fake: lmc.Engine) -> None:
+    rows = [{"x": "same"}] * 3
+    first = [o.variables for o in story.run_batch(rows, seed=1)]
+    assert first == [o.variables for o in story.run_batch(rows, seed=1, eager=True)]
+    assert first != [o.variables for o in story.run_batch(rows, seed=2)]
+    assert len({str(v["part"]) for v in first}) > 1  # the row is part of the key
+    assert len(set(first[0]["part"])) > 1  # and so is the draw
+
+
+def test_generate_without_a_program(fake: lmc.Engine) -> None:
+    one, two = fake.generate(["a", "b"], max_tokens=4, ignore_eos=True)
+    assert one.error is None
+    assert len(one.token_ids) == len(two.token_ids) == 4
+    assert fake.generate("a", max_tokens=4, ignore_eos=True) == [one]
+    (matched,) = fake.generate("x", max_tokens=9, regex="(yes|no)")
+    assert matched.text in ("yes", "no")
+    assert matched.finish_reason == "constraint"
