@@ -12,6 +12,7 @@ The checksum of each member is in the manifest, so that damage is found before a
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import tempfile
@@ -30,6 +31,7 @@ FORMAT = "lmc-artifact"
 # What zipfile and json raise on bytes that are not what was written.
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, EOFError, RuntimeError,
+    OSError,
 )  # fmt: skip
 _MAX_BYTES = 256 * 2**20  # of a member, unpacked
 
@@ -115,10 +117,11 @@ def read_artifact(path: Path) -> Artifact:
         OSError: the file cannot be read.
     """
     again = "compile the program again: lmc compile PROGRAM.py -o FILE.lmc"
-    if not zipfile.is_zipfile(path):
+    whole = io.BytesIO(path.read_bytes())
+    if not zipfile.is_zipfile(whole):
         raise PlanError(f"{path} is not an lmc artifact", hint=again)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(whole) as archive:
             manifest = json.loads(_member(archive, "manifest.json"))
             if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
                 raise PlanError(f"{path} is not an lmc artifact", hint=again)
