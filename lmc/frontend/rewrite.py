@@ -86,7 +86,9 @@ def _definition(module: ast.Module, code: types.CodeType) -> ast.FunctionDef | N
 def _compiled(module: ast.Module, like: types.CodeType) -> types.CodeType:
     """The code of the definition that stands where `like` stood, in its module compiled anew."""
     flags = like.co_flags & _FUTURE
-    todo = [compile(module, like.co_filename, "exec", flags=flags, dont_inherit=True)]
+    todo: list[types.CodeType] = [
+        compile(module, like.co_filename, "exec", flags=flags, dont_inherit=True)
+    ]
     while todo:
         code = todo.pop()
         if (code.co_name, code.co_firstlineno) == (like.co_name, like.co_firstlineno):
@@ -196,15 +198,18 @@ def _fstring(*parts: Any) -> Any:
             source = value._source
             done.append(source.pure("text.repr", value))
             continue
-        converted = {-1: _itself, ord("s"): str, ord("r"): repr, ord("a"): ascii}[conversion](value)
-        done.append(format(converted, spec or ""))
+        done.append(format(_CONVERSIONS[conversion](value), spec or ""))
     if source is None:
         return "".join(done)
     return source.pure("text.concat", *done)
 
 
-def _itself(value: Any) -> Any:
-    return value
+_CONVERSIONS: dict[int, Callable[[Any], Any]] = {
+    -1: lambda value: value,
+    ord("s"): str,
+    ord("r"): repr,
+    ord("a"): ascii,
+}
 
 
 def _length(value: Any) -> Any:
@@ -226,12 +231,9 @@ def _text(value: Any) -> Any:
 
 
 _HELPERS: dict[str, Callable[..., Any]] = {
-    f"{_PREFIX}{name}__": helper
-    for name, helper in {
-        "join": _join,
-        "contains": _contains,
-        "fstring": _fstring,
-        "length": _length,
-        "text": _text,
-    }.items()
+    f"{_PREFIX}join__": _join,
+    f"{_PREFIX}contains__": _contains,
+    f"{_PREFIX}fstring__": _fstring,
+    f"{_PREFIX}length__": _length,
+    f"{_PREFIX}text__": _text,
 }

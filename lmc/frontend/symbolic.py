@@ -50,7 +50,8 @@ class Text:
         self.value = value
 
     @property
-    def __class__(self) -> type:  # `isinstance(x, str)` holds, as it will when the program runs
+    def __class__(self) -> type:  # type: ignore[misc]
+        # `isinstance(x, str)` holds, as it will when the program runs
         return str
 
     # -- carried along by formatting

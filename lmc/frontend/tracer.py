@@ -288,7 +288,7 @@ class _Tracer:
         """End the graph here."""
         raise NeedsValue(what)
 
-    def resolve(self, text: str) -> list[Operand]:
+    def resolve(self, text: str | Text) -> list[Operand]:
         """The constant and symbolic parts of a string with placeholders."""
         if type(text) is Text:
             return [text.value]
@@ -348,7 +348,7 @@ class _Tracer:
         self, state: Value, name: str, params: GenParams, at: Location | None
     ) -> tuple[Value, Value]:
         for text in (*params.stop, params.regex or ""):
-            if type(text) is Text or _MARK in text:
+            if _MARK in text:
                 self.need("a gen whose stop strings or constraint are not known yet")
         after, text_value = self._emit(Gen(state, name, params, len(self._calls)), at)
         self._calls.append((after, text_value))
