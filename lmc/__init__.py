@@ -23,13 +23,27 @@ if TYPE_CHECKING:
     from lmc import constraints, errors, ir
     from lmc.api import Program, compile, jit, load, use
     from lmc.driver import Options
-    from lmc.frontend.dsl import assistant, gen, select, system, user
     from lmc.engine import Engine
+    from lmc.frontend.dsl import assistant, gen, select, system, user
     from lmc.result import Result
 
 __all__ = [
-    "Engine", "Options", "assistant", "compile", "constraints", "errors", "gen", "ir", "jit",
-    "Program", "Result", "load", "select", "system", "use", "user",
+    "Engine",
+    "Options",
+    "Program",
+    "Result",
+    "assistant",
+    "compile",
+    "constraints",
+    "errors",
+    "gen",
+    "ir",
+    "jit",
+    "load",
+    "select",
+    "system",
+    "use",
+    "user",
 ]  # fmt: skip
 
 _WHERE = {

@@ -9,7 +9,7 @@ import inspect
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +132,7 @@ class Runnable(ABC):
         results = self.iter_batch(
             rows, engine=engine, eager=eager, seed=seed, deadline=deadline, options=options
         )
-        total = len(rows) if hasattr(rows, "__len__") else None
+        total = len(rows) if isinstance(rows, Sized) else None
         kept: list[Result] = []
         with contextlib.closing(results), progress_bar(self.name, total, progress) as advance:
             for result in results:
@@ -278,7 +278,7 @@ class Lowered:
 
     def compile(self, options: Options | None = None) -> Compiled:
         """Compile it now; runs of the program with such arguments find it compiled."""
-        return self.program.compile(options, **self.arguments)
+        return compile(self.program, options, **self.arguments)
 
 
 @dataclass
@@ -345,9 +345,9 @@ class _EagerJob:
 # -------------------------------------------------------------------------------- artifacts
 
 
-def compile(program: Program, **arguments: object) -> Compiled:
-    """Compile a program ahead of time."""
-    return program.compile(**arguments)
+def compile(program: Program, options: Options | None = None, **arguments: object) -> Compiled:
+    """Compile a program ahead of time; runs with such arguments find it compiled."""
+    return program.compile(options, **arguments)
 
 
 def load(path: str | Path) -> Loaded:

@@ -124,7 +124,9 @@ def bind(
         elif symbolic and parameter.annotation in (parameter.empty, str, "str"):
             bound[key] = ""
         else:
-            of = f" ({parameter.annotation})" if symbolic else ""
+            kind = parameter.annotation
+            kind = kind if isinstance(kind, str) else inspect.formatannotation(kind)
+            of = f" ({kind})" if symbolic else ""
             raise UsageError(
                 f"the argument {key!r}{of} of {name}() is missing",
                 where,

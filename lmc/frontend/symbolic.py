@@ -49,8 +49,8 @@ class Text:
         self._source = source
         self.value = value
 
-    @property
-    def __class__(self) -> type:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         # `isinstance(x, str)` holds, as it will when the program runs
         return str
 

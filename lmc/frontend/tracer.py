@@ -291,7 +291,9 @@ class _Tracer:
     def resolve(self, text: str | Text) -> list[Operand]:
         """The constant and symbolic parts of a string with placeholders."""
         if type(text) is Text:
-            return [text.value]
+            held: Operand = text.value
+            return [held]
+        assert isinstance(text, str)
         if _MARK not in text:
             return [Const(str(text))] if text else []
         parts: list[Operand] = []

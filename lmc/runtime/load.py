@@ -25,6 +25,7 @@ __all__ = ["DEFAULT_MODEL", "LocalEngine", "load_tokenizer"]
 DEFAULT_MODEL = "smollm2-135m"
 KV_MEMORY_SHARE = 0.25  # of the machine's memory, at most, for the default KV pool
 DEFAULT_KV_TOKENS = 65_536
+DEFAULT_BATCH_TOKENS = 256  # rows of one step: the linear kernels are at their best there
 
 
 class LocalEngine:
@@ -81,9 +82,11 @@ class LocalEngine:
             seed=seed,
             threads=threads,
         )
-        options = {} if max_batch_tokens is None else {"max_batch_tokens": max_batch_tokens}
         self.core = EngineCore(
-            self._runner, self._tokenizer.token_bytes, self._tokenizer.eos_ids, **options
+            self._runner,
+            self._tokenizer.token_bytes,
+            self._tokenizer.eos_ids,
+            max_batch_tokens=max_batch_tokens or DEFAULT_BATCH_TOKENS,
         )
         self.executor = Executor(Target(self.core, self._tokenizer, template))
         self.closed = False
