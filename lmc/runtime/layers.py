@@ -136,7 +136,7 @@ class TorchRowOps:
         config, rows = self._config, len(queries)
         heads, kv_heads = config.heads, config.kv_heads
         split = qkv.view(rows, heads + 2 * kv_heads, config.head_dim)
-        q, k, v = torch.split(split, (heads, kv_heads, kv_heads), dim=1)
+        q, k, v = torch.split(split, [heads, kv_heads, kv_heads], dim=1)
         if q_norm is not None and k_norm is not None:
             q = rms_norm(q, q_norm, config.rms_eps)
             k = rms_norm(k, k_norm, config.rms_eps)
