@@ -6,8 +6,10 @@ Exit codes: 0 all right; 1 the program, or some row, failed; 2 wrong usage or un
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -37,35 +39,36 @@ class _Group(TyperGroup):
     def main(
         self,
         args: Sequence[str] | None = None,
-        prog_name: str | None = None,
+        prog_name: str | None = None,  # noqa: ARG002 - it is lmc, also as python -m lmc
         complete_var: str | None = None,
         standalone_mode: bool = True,
         windows_expand_args: bool = True,
         **extra: Any,  # noqa: ANN401 - passed on as it is
     ) -> Any:  # noqa: ANN401 - what a command returns
         try:
-            code = super().main(
-                args, prog_name or "lmc", complete_var, False, windows_expand_args, **extra
-            )
+            code = super().main(args, "lmc", complete_var, False, windows_expand_args, **extra)
         except _ParserError as error:
             command = error.ctx.command_path if error.ctx is not None else "lmc"
             _say(f"error: {_one_line(error.format_message())}\n  hint: see {command} --help")
             code = WRONG_USAGE
         except typer.Abort:
             code = INTERRUPTED
-        if standalone_mode:
-            sys.exit(code)
-        return code
+        if not standalone_mode:
+            return code
+        if code == INTERRUPTED:
+            _leave(code)
+        sys.exit(code)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - the parser's own types
         try:
             return super().invoke(ctx)
         except LmcError as error:
             _say(f"error: {error}")
+            fault: BaseException = error
             code = exit_code(error)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             _say("interrupted")
-            code = INTERRUPTED
+            fault, code = error, INTERRUPTED
         except BrokenPipeError:
             # Whoever read our output has gone; nothing is left to say, at exit neither.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -74,10 +77,18 @@ class _Group(TyperGroup):
             raise
         except Exception as error:
             _say(f"error: {type(error).__name__}: {error}\n  hint: this is a fault of lmc itself")
-            code = FAILED
+            fault, code = error, FAILED
         if ctx.meta.get(options.TRACEBACK):
-            traceback.print_exc()
+            traceback.print_exception(fault)
         raise typer.Exit(code)
+
+
+def _leave(code: int) -> None:
+    """Exit at once where threads that run user code would hold the process."""
+    if any(not t.daemon and t is not threading.main_thread() for t in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _one_line(message: str) -> str:
@@ -113,10 +124,11 @@ def _root(
     if version:
         print(f"lmc {__version__}")
     elif context.invoked_subcommand is None:
-        print(context.get_help())
+        with contextlib.redirect_stdout(sys.stderr):
+            print(context.get_help())
         raise typer.Exit(WRONG_USAGE)
 
 
 def main() -> None:
     """Run `lmc` with the arguments of the process, and exit."""
-    app(prog_name="lmc")
+    app()

@@ -203,8 +203,7 @@ def _read(
         raise UsageError(
             "--args and --batch exclude each other", hint="give what varies by --batch"
         )
-    with contextlib.redirect_stdout(sys.stderr):
-        program = load_source(source)
+    program = load_source(source)
     if isinstance(program, Loaded) and eager:
         raise UsageError(
             "an artifact cannot run eagerly", hint="run the .py file that it was made from"

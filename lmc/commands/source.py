@@ -91,7 +91,8 @@ def _imported(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
-        spec.loader.exec_module(module)
+        with contextlib.redirect_stdout(sys.stderr):  # what it prints is no result
+            spec.loader.exec_module(module)
     except SyntaxError as error:
         where = Location(_shown(error.filename or str(path)), error.lineno or 1)
         raise TraceError(f"{type(error).__name__}: {error.msg}", where) from error
@@ -153,8 +154,12 @@ def _listed(programs: dict[str, Program], path: Path) -> str:
 
 @contextlib.contextmanager
 def faults_of_program() -> Iterator[None]:
-    """Tell misuse inside a program (exit code 1) from misuse of the command line (2)."""
+    """Tell misuse inside a program (exit code 1) from misuse of the command line (2).
+
+    What the program prints goes to stderr: it is no result.
+    """
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
     except UsageError as error:
         raise TraceError(error.problem, error.where, hint=error.hint) from error
