@@ -45,7 +45,7 @@ class Source(Protocol):
 class Text:
     """A text that is not known yet."""
 
-    def __init__(self, source: Source, value: object) -> None:
+    def __init__(self, source: Source, value: Any) -> None:
         self._source = source
         self.value = value
 
