@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import threading
 import weakref
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from lmc.constraints import expression as ex
 from lmc.constraints.machine import DEAD, Machine
+from lmc.constraints.texts import random_text, shortest_text
 from lmc.errors import ConstraintError, PlanError
+
+if TYPE_CHECKING:
+    from lmc.constraints.dfa import Dfa
 
 __all__ = ["Automaton"]
 
@@ -25,6 +31,10 @@ _shared_lock = threading.Lock()
 
 class Automaton:
     """A regular set of texts. Immutable; equal if made of equal expressions.
+
+    Sets are combined by `|`, `&`, `-`, `~` (all other texts), `+` (one after the other), `star` and
+    `repeat`; that costs nothing until the result is walked. Each operand keeps its own meaning: an
+    anchor or a look-around in it never sees beyond it.
 
     Attributes:
         expression: what it was made of.
@@ -95,6 +105,78 @@ class Automaton:
                 return False
         place = machine.run(machine.start, text)
         return place != DEAD and machine.accepts(place)
+
+    def __or__(self, other: Automaton) -> Automaton:
+        return Automaton(ex.Alt((self._closed, other._closed)))
+
+    def __and__(self, other: Automaton) -> Automaton:
+        return Automaton(ex.Both((self.expression, other.expression)))
+
+    def __invert__(self) -> Automaton:
+        return Automaton(ex.Not(self.expression))
+
+    def __sub__(self, other: Automaton) -> Automaton:
+        return Automaton(ex.Both((self.expression, ex.Not(other.expression))))
+
+    def __add__(self, other: Automaton) -> Automaton:
+        return Automaton(ex.Seq((self._closed, other._closed)))
+
+    def star(self) -> Automaton:
+        """Any number of texts of this set, one after the other."""
+        return self.repeat(0, None)
+
+    def repeat(self, low: int, high: int | None) -> Automaton:
+        """At least `low` and at most `high` texts of this set, one after the other."""
+        return Automaton(ex.Repeat(self._closed, low, high))
+
+    @cached_property
+    def _closed(self) -> ex.Expression:
+        """The expression, such that nothing in it looks at what stands around it."""
+        if any(isinstance(node, ex.Look | ex.Atomic) for node in ex.walk(self.expression)):
+            return ex.Both((self.expression,))
+        return self.expression
+
+    def includes(self, other: Automaton) -> bool:
+        """Whether every text of `other` is in this set."""
+        return (other - self).is_empty()
+
+    def equivalent(self, other: Automaton) -> bool:
+        """Whether both are the same set, however it is written."""
+        return self == other or (self.includes(other) and other.includes(self))
+
+    def shortest(self) -> str:
+        """A text that is shortest in bytes.
+
+        Raises:
+            ConstraintError: there is none.
+        """
+        return shortest_text(self.machine, self._start())
+
+    def sample(self, draw: random.Random, about: int = 20) -> str:
+        """A random text that heads for its end after `about` characters.
+
+        Raises:
+            ConstraintError: there is none.
+        """
+        return random_text(self.machine, self._start(), draw, about)
+
+    def _start(self) -> int:
+        if self.machine.start is None:
+            raise ConstraintError("nothing can match this constraint")
+        return self.machine.start // self.machine.nodes
+
+    def dfa(self, most: int = 50_000) -> Dfa:
+        """The whole automaton over bytes, minimal; equal sets give the same object.
+
+        Args:
+            most: how many states may be made before minimising.
+
+        Raises:
+            BudgetError: there are more.
+        """
+        from lmc.constraints.dfa import explored
+
+        return explored(self.machine, most)
 
     def checked(self, what: str) -> Automaton:
         """The same automaton, if anything matches; `what` names it in the error.

@@ -14,7 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lmc.constraints.alphabet import Alphabet
+from lmc.constraints.budget import BudgetError
 from lmc.constraints.charset import CharSet
+from lmc.constraints.derivatives import Derivatives
 from lmc.constraints.expression import (
     Alt,
     Atomic,
@@ -30,7 +32,6 @@ from lmc.constraints.expression import (
     walk,
 )
 from lmc.constraints.terms import UNBOUNDED, Arena, Term
-from lmc.errors import ConstraintError
 
 __all__ = ["Builder"]
 
@@ -39,14 +40,14 @@ _MOST_COPIES = 20_000  # of bodies that look around, which cannot be counted by 
 
 @dataclass(slots=True)
 class Builder:
-    """Makes terms of an expression, and the trackers of its look-behinds.
+    """Makes the term of one expression that stands by itself.
 
-    Attributes:
-        trackers: `trackers[n]` belongs to the term BEHIND(n); a tracker may ask those before it.
+    Parts that close over their items (`Both`, `Not`) get a builder of their own: a look-behind
+    inside looks back to their beginning and no further.
     """
 
-    arena: Arena
-    trackers: list[Term] = field(default_factory=list)
+    derivatives: Derivatives
+    _trackers: list[Term] = field(default_factory=list)
     _simple: dict[int, bool] = field(default_factory=dict)
     _terms: dict[int, Term] = field(default_factory=dict)
     _behinds: dict[Expression, int] = field(default_factory=dict)
@@ -62,8 +63,21 @@ class Builder:
         return Alphabet([*sets, *(CharSet.chars(c) for c in sorted(letters))])
 
     def build(self, expression: Expression) -> Term:
-        """The texts of `expression`."""
-        return self._with(expression, self.arena.eps)
+        """The texts of `expression`.
+
+        Raises:
+            BudgetError: it cannot be built in reasonable size.
+        """
+        term = self._with(expression, self.arena.eps)
+        return self.derivatives.closed(term, tuple(self._trackers))
+
+    @property
+    def arena(self) -> Arena:
+        """Where the terms are made."""
+        return self.derivatives.arena
+
+    def _closed(self, expression: Expression) -> Term:
+        return Builder(self.derivatives).build(expression)
 
     # -- without look-around -----------------------------------------------------------------
 
@@ -100,9 +114,9 @@ class Builder:
             case Repeat(item, low, high):
                 made = arena.rep(self._term(item), low, UNBOUNDED if high is None else high)
             case Both(items):
-                made = arena.both([self._with(item, arena.eps) for item in items])
+                made = arena.both([self._closed(item) for item in items])
             case Not(item):
-                made = arena.neg(self._with(item, arena.eps))
+                made = arena.neg(self._closed(item))
             case _:
                 raise AssertionError("an expression that looks around has no term by itself")
         self._terms[id(node)] = made
@@ -146,7 +160,7 @@ class Builder:
             name = arena.var(marked=after.marked)
             again = self._with(node.item, name)
             # A round that reads nothing adds nothing: the name may not stand at its own front.
-            name.body = arena.alt((arena.front(again, {name: arena.empty}), after))
+            name.body = arena.alt((self.derivatives.front(again, {name: arena.empty}), after))
             after = name
         else:
             end = after
@@ -161,7 +175,7 @@ class Builder:
     def _count_copy(self) -> None:
         self._copies += 1
         if self._copies > _MOST_COPIES:
-            raise ConstraintError(
+            raise BudgetError(
                 f"repeats of what looks around are copied out, here more than {_MOST_COPIES} times",
                 hint="lower the counts, or move the look-around out of the repeated group",
             )
@@ -178,8 +192,8 @@ class Builder:
         number = self._behinds.get(item)
         if number is None:
             read = self._with(item, self.arena.mark)
-            self.trackers.append(self.arena.cat(self.arena.all, read))
-            number = self._behinds[item] = len(self.trackers) - 1
+            self._trackers.append(self.arena.cat(self.arena.all, read))
+            number = self._behinds[item] = len(self._trackers) - 1
         return number
 
     # -- atomic groups -----------------------------------------------------------------------
@@ -253,7 +267,7 @@ class Builder:
         self._atomic[((node, *rest), after)] = loop
         turn = _Turn(arena.var(marked=after.marked), (node, *rest))
         turn.name.body = loop
-        taken = arena.front(self._first((node.item, turn), after), {turn.name: left})
+        taken = self.derivatives.front(self._first((node.item, turn), after), {turn.name: left})
         loop.body = self._prefer(node.lazy, taken, left, go_on, rest)
         return loop
 

@@ -177,6 +177,7 @@ def encode(expression: Expression) -> dict[str, Any]:
     """The expression as JSON values; equal parts are stored once. Read back by `decode`."""
     nodes: list[list[Any]] = []
     known: dict[str, int] = {}
+    done: dict[int, int] = {}
 
     def add(row: list[Any]) -> int:
         key = repr(row)
@@ -186,6 +187,11 @@ def encode(expression: Expression) -> dict[str, Any]:
         return known[key]
 
     def visit(node: Expression) -> int:
+        if id(node) not in done:
+            done[id(node)] = row_of(node)
+        return done[id(node)]
+
+    def row_of(node: Expression) -> int:
         inner = [visit(child) for child in children(node)]
         match node:
             case Chars(chars):

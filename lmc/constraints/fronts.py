@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from lmc.constraints.automaton import Automaton
+from lmc.constraints.budget import BudgetError
 from lmc.constraints.expression import one_of
 from lmc.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from lmc.constraints.regex import Part
 
 __all__ = ["automaton_of"]
 
@@ -22,11 +27,33 @@ def automaton_of(kind: str, source: object) -> Automaton:
 
 
 def _regex(source: object) -> Automaton:
-    from lmc.constraints.regex import parse
+    from lmc.constraints.regex import parse_parts
 
     if not isinstance(source, str):
         raise ConstraintError(f"a regex is a text, not {type(source).__name__}")
-    return Automaton(parse(source)).checked(f"the regex {_shown(source)}")
+    pattern = parse_parts(source)
+    try:
+        return Automaton(pattern.expression).checked(f"the regex {_shown(source)}")
+    except BudgetError as error:
+        raise _blamed(source, pattern, error) from None
+
+
+def _blamed(source: str, part: Part, error: BudgetError) -> ConstraintError:
+    """The error, with the smallest part of the pattern that is too large by itself marked."""
+    from lmc.constraints.scanner import pattern_error
+
+    while True:
+        for inner in part.inner:
+            try:
+                Automaton(inner.expression).is_empty()
+            except BudgetError as found:
+                part, error = inner, found
+                break
+        else:
+            break
+    return pattern_error(
+        source, max(part.begin, 0), f"{error.problem}:", end=part.end, hint=error.hint
+    )
 
 
 def _choices(source: object) -> Automaton:

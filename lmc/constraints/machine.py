@@ -1,9 +1,8 @@
 """The automaton of an expression, made state by state as it is walked.
 
-A state is a term (and the trackers of look-behinds, while any can still be asked): what may follow
-from here. Its row says, for each class of characters, the next state. Bytes of one character are
-walked in the alphabet's spelling tree; a *place* is a state and a node of that tree, and all that
-the outside sees are places: `place = state * nodes + node`.
+A state is a term: what may follow from here. Its row says, for each class of characters, the next
+state. Bytes of one character are walked in the alphabet's spelling tree; a *place* is a state and a
+node of that tree, and all that the outside sees are places: `place = state * nodes + node`.
 
 Owns        the states and rows of one constraint; they only grow.
 Promises    a place that exists is alive: some text can still be completed from it. Any number of
@@ -23,18 +22,17 @@ import numpy as np
 import numpy.typing as npt
 
 from lmc.constraints.alphabet import INVALID, LEAF, bits
+from lmc.constraints.budget import BudgetError
 from lmc.constraints.build import Builder
+from lmc.constraints.derivatives import Derivatives
 from lmc.constraints.expression import Expression
 from lmc.constraints.terms import Arena, Kind, Term
-from lmc.errors import ConstraintError
 
 __all__ = ["DEAD", "UNKNOWN", "Machine"]
 
 DEAD = -1
 UNKNOWN = -2
 _MOST_SEARCHED = 200_000  # states looked at to find out whether anything can match
-
-_Key = tuple[Term, tuple[Term, ...]]
 
 
 class Machine:
@@ -52,15 +50,13 @@ class Machine:
 
     def __init__(self, expression: Expression) -> None:
         self.alphabet = Builder.alphabet(expression)
-        self.arena = Arena(self.alphabet)
-        builder = Builder(self.arena)
-        term = builder.build(expression)
-        self._trackers = tuple(builder.trackers)
+        self._derivatives = Derivatives(Arena(self.alphabet))
+        first = Builder(self._derivatives).build(expression)
         self._lock = threading.RLock()
-        self._keys: list[_Key] = []
-        self._numbers: dict[_Key, int] = {}
+        self._terms: list[Term] = []
+        self._numbers: dict[Term, int] = {}
         self._accepting: list[bool] = []
-        self._live: dict[_Key, bool] = {}
+        self._live: dict[Term, bool] = {}
         self._least: dict[int, int] = {}
         self._widening: dict[int, Callable[[Term], Term]] = {}
         self.nodes = len(self.alphabet.spelling.below)
@@ -71,41 +67,26 @@ class Machine:
         self.rows = np.full((16, self.alphabet.size), UNKNOWN, dtype=np.int32)
         self.filled = np.zeros(16, dtype=np.uint8)
         self.alive = np.zeros((16, self._words), dtype=np.uint64)
-        first = self._settled(term, self._trackers)
         self.start = self._number(first) * self.nodes if self._is_live(first) else None
 
     def __len__(self) -> int:
         """States met so far."""
-        return len(self._keys)
+        return len(self._terms)
 
     def _in_words(self, mask: int) -> list[int]:
         return [mask >> (64 * word) & 0xFFFFFFFFFFFFFFFF for word in range(self._words)]
 
     # -- states ------------------------------------------------------------------------------
 
-    def _settled(self, term: Term, trackers: tuple[Term, ...]) -> _Key:
-        """The state after a character: what look-behinds ask for is known now."""
-        if not trackers:
-            return term, ()
-        arena = self.arena
-        known: dict[Term, Term] = {}
-        settled = []
-        for number, tracker in enumerate(trackers):
-            here = arena.front(tracker, known)
-            settled.append(here)
-            known[arena.behind(number)] = arena.at_mark(here)
-        term = arena.front(term, known)
-        return (term, tuple(settled)) if term.open else (term, ())
-
-    def _number(self, key: _Key) -> int:
-        number = self._numbers.get(key)
+    def _number(self, term: Term) -> int:
+        number = self._numbers.get(term)
         if number is None:
-            number = len(self._keys)
+            number = len(self._terms)
             if number == len(self.filled):
                 self._grow()
-            self._keys.append(key)
-            self._accepting.append(self.arena.nullable(key[0]))
-            self._numbers[key] = number
+            self._terms.append(term)
+            self._accepting.append(self._derivatives.nullable(term))
+            self._numbers[term] = number
         return number
 
     def _grow(self) -> None:
@@ -119,30 +100,6 @@ class Machine:
         self.alive = doubled(self.alive, 0)
         self.filled = doubled(self.filled, 0)
 
-    def _moves(self, key: _Key) -> list[tuple[int, _Key]]:
-        """Disjoint sets of classes and the states they lead to, dead ones too."""
-        term, trackers = key
-        arena = self.arena
-        if not trackers:
-            return [(mask, (t, ())) for mask, t in arena.moves(term)]
-        found: list[tuple[int, Term, tuple[Term, ...]]] = [
-            (mask, t, ()) for mask, t in arena.moves(term)
-        ]
-        for tracker in trackers:
-            ahead = list(arena.moves(tracker))
-            rest = self.alphabet.full
-            for mask, _ in ahead:
-                rest &= ~mask
-            if rest:
-                ahead.append((rest, arena.empty))
-            found = [
-                (common, t, (*before, after))
-                for mask, t, before in found
-                for n, after in ahead
-                if (common := mask & n)
-            ]
-        return [(mask, self._settled(t, after)) for mask, t, after in found]
-
     def fill(self, state: int) -> None:
         """Make a state's row known."""
         with self._lock:
@@ -150,9 +107,9 @@ class Machine:
                 return
             row = np.full(self.alphabet.size, DEAD, dtype=np.int32)
             alive = 0
-            for mask, key in self._moves(self._keys[state]):
-                if self._is_live(key):
-                    target = self._number(key)
+            for mask, after in self._derivatives.moves(self._terms[state]):
+                if self._is_live(after):
+                    target = self._number(after)
                     alive |= mask
                     if mask & (mask - 1):
                         row[list(bits(mask))] = target
@@ -162,49 +119,39 @@ class Machine:
             self.alive[state] = self._in_words(alive)
             self.filled[state] = 1
 
-    def _is_live(self, key: _Key) -> bool:
+    def _is_live(self, term: Term) -> bool:
         """Whether any text can follow."""
-        term = key[0]
         if term.plain:
             return term.kind != Kind.EMPTY
-        known = self._live.get(key)
-        if known is None:
-            known = self._search_life(key)
-        return known
+        known = self._live.get(term)
+        return self._search_life(term) if known is None else known
 
-    def _search_life(self, key: _Key) -> bool:
-        # Shortest-first: a state that ends soon is tried before one that only starts.
-        came_from: dict[_Key, _Key | None] = {key: None}
-        heap: list[tuple[int, int, _Key]] = [(key[0].least, 0, key)]
-        ticket = 0
+    def _search_life(self, start: Term) -> bool:
+        # Shortest first: a term that ends soon is tried before one that only begins.
+        came_from: dict[Term, Term | None] = {start: None}
+        heap: list[tuple[int, int, Term]] = [(start.least, 0, start)]
         while heap:
-            _, _, state = heapq.heappop(heap)
-            known = True if self._obviously_live(state) else self._live.get(state)
+            _, _, term = heapq.heappop(heap)
+            known = True if term.plain else self._live.get(term)
             if known is False:
                 continue
-            if known or self.arena.nullable(state[0]):
-                at: _Key | None = state
+            if known or self._derivatives.nullable(term):
+                at: Term | None = term
                 while at is not None:
                     self._live[at] = True
                     at = came_from[at]
                 return True
-            for _, after in self._moves(state):
-                if after not in came_from and after[0].kind != Kind.EMPTY:
-                    came_from[after] = state
-                    ticket += 1
-                    heapq.heappush(heap, (after[0].least, ticket, after))
+            for _, after in self._derivatives.moves(term):
+                if after not in came_from:
+                    came_from[after] = term
+                    heapq.heappush(heap, (after.least, len(came_from), after))
             if len(came_from) > _MOST_SEARCHED:
-                raise ConstraintError(
-                    "it takes too long to find out whether this pattern can match anything",
+                raise BudgetError(
+                    "it takes too long to find out whether this can match anything",
                     hint="use fewer look-arounds, or smaller counts beside them",
                 )
-        for state in came_from:
-            self._live[state] = False
+        self._live.update(dict.fromkeys(came_from, False))
         return False
-
-    @staticmethod
-    def _obviously_live(key: _Key) -> bool:
-        return key[0].plain and key[0].kind != Kind.EMPTY
 
     # -- places ------------------------------------------------------------------------------
 
@@ -281,7 +228,7 @@ class Machine:
         return best
 
     def _least_of(self, state: int) -> int:
-        term = self._keys[state][0]
+        term = self._terms[state]
         if term.plain:
             return term.least
         if state not in self._least:
@@ -312,10 +259,10 @@ class Machine:
         `Arena.saturate`. The two places may differ in whether the text may end.
         """
         state, node = divmod(place, self.nodes)
-        term = self._keys[state][0]
+        term = self._terms[state]
         if not term.plain:
             return place
         with self._lock:
-            rewrite = self._widening.setdefault(limit, self.arena.saturate(limit))
-            wide = self._number((rewrite(term), ()))
+            rewrite = self._widening.setdefault(limit, self._derivatives.saturate(limit))
+            wide = self._number(rewrite(term))
         return wide * self.nodes + node

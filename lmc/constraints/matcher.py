@@ -31,6 +31,12 @@ class TokenMatcher:
         self._start = start
         self._place = start
         self._ended = False
+        speller = self._table.speller
+        if speller is not None and not speller.is_good(start):
+            raise ConstraintError(
+                f"the vocabulary cannot spell anything that matches: {speller.reason(start)}",
+                hint="use another tokenizer, or a constraint in characters that it knows",
+            )
 
     @property
     def vocabulary(self) -> Vocabulary:

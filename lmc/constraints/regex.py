@@ -96,8 +96,8 @@ def _misplaced(scanner: Scanner, error: UnexpectedToken) -> ConstraintError:
         return pattern_error(pattern, scanner.opened[-1], "this parenthesis is never closed")
     at = token.start_pos or 0
     if token.type == "QUANTIFIER":
-        before = at and pattern[at - 1] in "*+?}" and "ANCHOR" not in error.accepts | set()
-        what = "a repeat is repeated" if before else "there is nothing to repeat"
+        repeated = scanner.before == "QUANTIFIER"
+        what = "a repeat is repeated" if repeated else "there is nothing to repeat"
         return pattern_error(
             pattern, at, what, end=token.end_pos, hint="put what is repeated in (?:...)"
         )

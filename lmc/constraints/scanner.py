@@ -92,11 +92,14 @@ class Scanner:
 
     Attributes:
         opened: positions of the groups that are open.
+        before, last: the kinds of the last two tokens.
     """
 
     pattern: str
     ecma: bool = False
     opened: list[int] = field(default_factory=list)
+    before: str = ""
+    last: str = ""
     _at: int = 0
     _flags: frozenset[str] = frozenset()
     _outer: list[frozenset[str]] = field(default_factory=list)
@@ -108,6 +111,7 @@ class Scanner:
         while self._at < len(pattern):
             for token in self._next():
                 self._emitted += 1
+                self.before, self.last = self.last, token.type
                 yield token
 
     # -- helpers -----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmc.constraints.machine import DEAD, Machine
+from lmc.constraints.spelling_out import Speller, spells_all
 from lmc.constraints.walking import walk
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["MaskArray", "TokenTable"]
 
 MaskArray = npt.NDArray[np.bool_]
+
+_ORDINARY = 16  # bytes; hardly one token of a hundred is longer
 
 
 class TokenTable:
@@ -33,9 +36,10 @@ class TokenTable:
         self.machine = machine
         self.vocabulary = vocabulary
         self._masks: dict[int, MaskArray] = {}
-        self._texts: dict[int, tuple[MaskArray, int]] = {}
+        self._short: dict[int, MaskArray] = {}
         self._steps: dict[tuple[int, int], int] = {}
         self._forced: dict[int, tuple[int, ...]] = {}
+        self.speller = None if spells_all(machine, vocabulary) else Speller(machine, vocabulary)
         self.nothing = vocabulary.shared_row(np.zeros(len(vocabulary), dtype=np.bool_))
 
     def mask(self, place: int) -> MaskArray:
@@ -52,22 +56,19 @@ class TokenTable:
 
     def _text_row(self, place: int) -> MaskArray:
         """The tokens that are text and may come next."""
-        # Far from the bounds of counters the mask does not depend on the count: look first
-        # without bounds, then only as near as the longest token that this allows.
-        nearest = self.machine.widened(place, 1)
-        if nearest == place:
-            return self._walked(place)[0]
-        row, deepest = self._walked(nearest)
-        wide = self.machine.widened(place, deepest)
-        return row if wide == nearest else self._walked(wide)[0]
-
-    def _walked(self, place: int) -> tuple[MaskArray, int]:
-        known = self._texts.get(place)
-        if known is None:
-            reached = walk(self.machine, self.vocabulary.trie, place)
-            known = (self.vocabulary.shared_row(reached.row), reached.deepest)
-            self._texts[place] = known
-        return known
+        trie = self.vocabulary.trie
+        if self.speller is not None:
+            return self.vocabulary.shared_row(self.speller.allowed(place))
+        # Far from the bounds of counters, what tokens of ordinary length may come does not depend
+        # on the count; the few that are longer are walked for every count.
+        wide = self.machine.widened(place, _ORDINARY)
+        if wide == place:
+            return self.vocabulary.shared_row(walk(self.machine, trie, place))
+        short = self._short.get(wide)
+        if short is None:
+            short = self._short[wide] = walk(self.machine, trie, wide, up_to=_ORDINARY)
+        longer = walk(self.machine, trie, place, above=_ORDINARY)
+        return self.vocabulary.shared_row(short | longer)
 
     def step(self, place: int, token: int) -> int:
         """The place after a token that is text, or `DEAD`."""
@@ -75,6 +76,8 @@ class TokenTable:
         if after is None:
             text = self.vocabulary.token_bytes[token]
             after = self.machine.run(place, text) if text else DEAD
+            if after != DEAD and self.speller is not None and not self.speller.is_good(after):
+                after = DEAD
             self._steps[place, token] = after
         return after
 

@@ -1,19 +1,19 @@
-"""Terms: expressions over the classes of an alphabet, and their derivatives.
+"""Terms: expressions over the classes of an alphabet.
 
 Equal terms are the same object (hash-consing), and the constructors bring terms into a form in
-which the derivatives of a term are few: that is what makes automata out of them.
+which the derivatives of a term are few (`derivatives`): that is what makes automata of them.
 
     EMPTY  EPS  ALL           no text; the empty text; every text
     CHARS(mask)               one character of a set of classes
     CAT(head, tail)           heads are never CAT: chains lean to the right
     REP(item, low, high)      a counter is a number in a term, never unrolled
     ALT, AND, NOT             sets of terms
-    VAR(body)                 a term that may contain itself behind a character
-    BEHIND(n)                 ALL or EMPTY (or more) by what was read: `build` and `machine`
+    VAR(number)               a name for its `body`, which may contain it behind a character
+    BEHIND(n)                 ALL or EMPTY (or more) by what was read: look-behind number n
     MARK                      the place where a look-behind ends
+    CLOSED(term, trackers)    a term with the trackers of its look-behinds, from its own beginning
 
 Owns        its terms, for the life of one automaton.
-Promises    `moves(t)` partitions the characters that can come next; each term's are computed once.
 Costs       a few microseconds a new term.
 Source      Brzozowski, Derivatives of Regular Expressions, 1964; Owens, Reppy and Turon,
             Regular-expression derivatives reexamined, 2009, on classes and weak equivalence.
@@ -21,11 +21,11 @@ Source      Brzozowski, Derivatives of Regular Expressions, 1964; Owens, Reppy a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 
 from lmc.constraints.alphabet import Alphabet
 
-__all__ = ["UNBOUNDED", "Arena", "Kind", "Term"]
+__all__ = ["UNBOUNDED", "Arena", "Kind", "Moves", "Term"]
 
 UNBOUNDED = -1
 
@@ -33,7 +33,7 @@ UNBOUNDED = -1
 class Kind:
     """What a term is; plain integers, since they are compared a great deal."""
 
-    EMPTY, EPS, ALL, CHARS, CAT, REP, ALT, AND, NOT, VAR, BEHIND, MARK = range(12)
+    EMPTY, EPS, ALL, CHARS, CAT, REP, ALT, AND, NOT, VAR, BEHIND, MARK, CLOSED = range(13)
 
 
 class Term:
@@ -41,13 +41,16 @@ class Term:
 
     Attributes:
         kind: see `Kind`.
-        args: a mask; (head, tail); (item, low, high); a tuple of terms; (term,); a number.
+        args: a mask; (head, tail); (item, low, high); a tuple of terms; (term,); a number;
+            (term, tracker, ...).
         number: order of making; sorts the members of sets.
-        plain: free of AND, NOT, VAR, BEHIND: then it is not empty, and `least` is exact.
+        plain: free of AND, NOT, VAR, CLOSED: then it is not empty, and `least` is exact.
         least: a lower bound of the length in bytes of its shortest text.
         open: contains VAR, BEHIND or MARK, so that its front may have to be replaced.
         marked: every text of it runs through MARK.
         empty_text: whether it holds the empty text; None until that is known.
+        derived: its derivatives, once they are known.
+        body: what a VAR stands for, once that is said.
     """
 
     __slots__ = (
@@ -63,7 +66,7 @@ class Term:
     open: bool
     marked: bool
     empty_text: bool | None
-    derived: tuple[tuple[int, Term], ...] | None
+    derived: Moves | None
     body: Term | None
 
     def __repr__(self) -> str:
@@ -364,218 +367,19 @@ class Arena:
         term.marked = marked
         return term
 
+    def closed(self, term: Term, trackers: tuple[Term, ...]) -> Term:
+        """A term whose look-behinds have the given trackers, which have read what it has read."""
+        return self._term(
+            Kind.CLOSED,
+            (term, *trackers),
+            plain=False,
+            least=term.least,
+            empty_text=term.empty_text,
+        )
+
     def behind(self, number: int) -> Term:
         """All texts or none, by look-behind `number`."""
         return self._term(Kind.BEHIND, (number,), plain=False, least=0, empty_text=None, open=True)
-
-    # -- asking ------------------------------------------------------------------------------
-
-    def nullable(self, term: Term) -> bool:
-        """Whether the empty text is in `term`, whose front holds no BEHIND."""
-        if term.empty_text is None:
-            match term.kind:
-                case Kind.CAT:
-                    found = self.nullable(term.args[0]) and self.nullable(term.args[1])
-                case Kind.ALT:
-                    found = any(self.nullable(t) for t in term.args)
-                case Kind.AND:
-                    found = all(self.nullable(t) for t in term.args)
-                case Kind.NOT:
-                    found = not self.nullable(term.args[0])
-                case Kind.VAR:
-                    assert term.body is not None, "a name was used before its term was said"
-                    found = self.nullable(term.body)
-                case _:
-                    raise AssertionError("a look-behind was left at the front of a term")
-            term.empty_text = found
-        return term.empty_text
-
-    def moves(self, term: Term) -> Moves:
-        """Disjoint sets of classes and the term after each; what is missing leads nowhere."""
-        if term.derived is None:
-            term.derived = self._derive(term)
-        return term.derived
-
-    def _derive(self, term: Term) -> Moves:
-        match term.kind:
-            case Kind.EMPTY | Kind.EPS | Kind.MARK:
-                return ()
-            case Kind.ALL:
-                return ((self.alphabet.full, term),)
-            case Kind.CHARS:
-                return ((term.args[0], self.eps),)
-            case Kind.CAT:
-                return self._derive_chain(term)
-            case Kind.REP:
-                item, low, high = term.args
-                rest = self.rep(item, max(low - 1, 0), high if high == UNBOUNDED else high - 1)
-                return tuple((m, self.cat(t, rest)) for m, t in self.moves(item))
-            case Kind.ALT:
-                return self._union([move for t in term.args for move in self.moves(t)])
-            case Kind.AND:
-                first, *others = sorted(term.args, key=lambda t: len(self.moves(t)))
-                found = list(self.moves(first))
-                for other in others:
-                    ahead = self.moves(other)
-                    found = [
-                        (common, self.both((a, b)))
-                        for m, a in found
-                        for n, b in ahead
-                        if (common := m & n)
-                    ]
-                return self._same_targets(found)
-            case Kind.NOT:
-                left, found = self.alphabet.full, []
-                for mask, t in self.moves(term.args[0]):
-                    left &= ~mask
-                    found.append((mask, self.neg(t)))
-                if left:
-                    found.append((left, self.all))
-                return self._same_targets(found)
-            case Kind.VAR:
-                assert term.body is not None, "a name was used before its term was said"
-                return self.moves(term.body)
-            case _:
-                raise AssertionError("a look-behind was left at the front of a term")
-
-    def _derive_chain(self, term: Term) -> Moves:
-        # Along the chain in a loop: hundreds of optional parts in a row must not recurse.
-        found: list[tuple[int, Term]] = []
-        parts = 0
-        while True:
-            head, tail = term.args if term.kind == Kind.CAT else (term, self.eps)
-            parts += 1
-            if term.kind == Kind.CAT:
-                found.extend((m, self.cat(t, tail)) for m, t in self.moves(head))
-            else:
-                found.extend(self.moves(term))
-            if term.kind != Kind.CAT or not self.nullable(head):
-                break
-            term = tail
-        return tuple(found) if parts == 1 else self._union(found)
-
-    def _union(self, moves: list[tuple[int, Term]]) -> Moves:
-        """One partition out of several laid over each other."""
-        pieces: dict[int, tuple[Term, ...]] = {}
-        for mask, term in moves:
-            if mask in pieces:
-                pieces[mask] += (term,)
-                continue
-            rest = mask
-            for piece in list(pieces):
-                common = piece & rest
-                if common:
-                    terms = pieces.pop(piece)
-                    if piece != common:
-                        pieces[piece ^ common] = terms
-                    pieces[common] = (*terms, term)
-                    rest ^= common
-                    if not rest:
-                        break
-            if rest:
-                pieces[rest] = (term,)
-        return self._same_targets(
-            [(m, ts[0] if len(ts) == 1 else self.alt(ts)) for m, ts in pieces.items()]
-        )
-
-    def _same_targets(self, moves: list[tuple[int, Term]]) -> Moves:
-        masks: dict[Term, int] = {}
-        for mask, term in moves:
-            if term.kind != Kind.EMPTY:
-                masks[term] = masks.get(term, 0) | mask
-        return tuple((m, t) for t, m in masks.items())
-
-    # -- rewriting ---------------------------------------------------------------------------
-
-    def front(self, term: Term, values: Mapping[Term, Term]) -> Term:
-        """`term` with its VARs and BEHINDs that are in `values` replaced, at the front only.
-
-        At the front means: where no character has been read yet.
-        """
-        if not term.open:
-            return term
-        if term in values:
-            return values[term]
-        match term.kind:
-            case Kind.ALT:
-                return self.alt(self.front(t, values) for t in term.args)
-            case Kind.AND:
-                return self.both(self.front(t, values) for t in term.args)
-            case Kind.NOT:
-                return self.neg(self.front(term.args[0], values))
-            case Kind.CAT:
-                head, tail = term.args
-                if head.empty_text is False:
-                    return term
-                later = self.front(tail, values)
-                if later is tail:
-                    return term
-                some = self.both((head, self.neg(self.eps)))
-                return self.alt((self.cat(some, tail), later))
-            case Kind.VAR:
-                if term.body is None:
-                    return term
-                body = self.front(term.body, values)
-                return term if body is term.body else body
-            case _:
-                return term
-
-    def at_mark(self, term: Term) -> Term:
-        """What must follow here, if the look-behind that `term` reads for ends here.
-
-        EMPTY if it cannot end here; ALL if nothing is asked of what follows.
-        """
-        match term.kind:
-            case Kind.MARK:
-                return self.all
-            case Kind.ALT:
-                return self.alt(self.at_mark(t) for t in term.args)
-            case Kind.AND:
-                return self.both(self.at_mark(t) if t.marked else t for t in term.args)
-            case Kind.CAT:
-                head, tail = term.args
-                return self.at_mark(tail) if self.nullable(head) else self.empty
-            case Kind.VAR:
-                assert term.body is not None, "a name was used before its term was said"
-                return self.at_mark(term.body)
-            case _:
-                return self.empty
-
-    def saturate(self, limit: int) -> Callable[[Term], Term]:
-        """A rewriting of plain terms that keeps what the next `limit` characters can be.
-
-        Bounds of counters that lie further than `limit` are moved to infinity, so that counters
-        far from their end become the same term. It says nothing about where texts may end.
-        """
-        done: dict[Term, Term] = {}
-
-        def rewrite(term: Term) -> Term:
-            known = done.get(term)
-            if known is not None:
-                return known
-            match term.kind:
-                case Kind.CAT:
-                    chain: list[Term] = []  # in a loop: texts are long chains
-                    rest = term
-                    while rest.kind == Kind.CAT and rest not in done:
-                        chain.append(rest)
-                        rest = rest.args[1]
-                    made = rewrite(rest)
-                    for part in reversed(chain):
-                        made = done[part] = self.cat(rewrite(part.args[0]), made)
-                case Kind.ALT:
-                    made = self.alt(rewrite(t) for t in term.args)
-                case Kind.REP:
-                    item, low, high = term.args
-                    if high == UNBOUNDED or high > limit:
-                        high = UNBOUNDED
-                    made = self.rep(rewrite(item), min(low, limit + 1), high)
-                case _:
-                    made = term
-            done[term] = made
-            return made
-
-        return rewrite
 
 
 def _merge_spans(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

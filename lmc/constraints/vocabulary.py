@@ -2,7 +2,7 @@
 
 Owns        the bytes of all tokens and, once asked for, their trie.
 Promises    special tokens and end tokens are never text, whatever their bytes spell.
-Costs       the trie of 49,000 tokens takes about 50 ms and 2 MB.
+Costs       the trie of 49,000 tokens takes about 100 ms and 3 MB.
 Not here    where the bytes come from (`tokenizer`), which tokens are allowed when (`tables`).
 """
 
@@ -34,6 +34,7 @@ class Trie:
         depth: int32, shape (nodes,): its length.
         skip: int32, shape (nodes,): the first node after those that go on from it.
         parent: int32, shape (nodes,): the beginning one byte shorter, or -1.
+        height: int32, shape (nodes,): the length of the longest token that begins so.
         node_of: int32, shape (vocabulary,): where each token ends; `nodes` for those without text.
         tokens: int32: all tokens that are text, ordered by node.
         tokens_at: int32, shape (nodes + 1,): `tokens[tokens_at[n]:tokens_at[n + 1]]` end at n.
@@ -44,6 +45,7 @@ class Trie:
     depth: npt.NDArray[np.int32]
     skip: npt.NDArray[np.int32]
     parent: npt.NDArray[np.int32]
+    height: npt.NDArray[np.int32]
     node_of: npt.NDArray[np.int32]
     tokens: npt.NDArray[np.int32]
     tokens_at: npt.NDArray[np.int32]
@@ -102,6 +104,11 @@ class Vocabulary:
         """The bytes that have a token of their own."""
         return frozenset(b[0] for b in self.token_bytes if b and len(b) == 1)
 
+    @cached_property
+    def all_bytes(self) -> frozenset[int]:
+        """The bytes that occur in any token."""
+        return frozenset().union(*(b for b in self.token_bytes if b))
+
     def table(self, machine: Machine) -> TokenTable:
         """The token table of an automaton over this vocabulary, shared by all who ask."""
         from lmc.constraints.tables import TokenTable
@@ -124,45 +131,54 @@ class Vocabulary:
 
 def _build(token_bytes: Sequence[bytes | None]) -> Trie:
     ordered = sorted((b, i) for i, b in enumerate(token_bytes) if b)
-    node_of = np.full(len(token_bytes), -1, dtype=np.int32)
-    byte = bytearray()
-    depth: list[int] = []
-    parent: list[int] = []
-    path: list[int] = []  # the nodes of the last token, by depth
-    before = b""
-    for text, token in ordered:
-        shared = 0
-        most = min(len(before), len(text))
-        while shared < most and before[shared] == text[shared]:
-            shared += 1
-        del path[shared:]
-        for d in range(shared, len(text)):
-            parent.append(path[-1] if path else -1)
-            path.append(len(byte))
-            byte.append(text[d])
-            depth.append(d + 1)
-        node_of[token] = path[-1]
-        before = text
-    count = len(byte)
-    depths = np.array(depth, dtype=np.int32)
+    texts = np.array([token for _, token in ordered], dtype=np.int32)
+    lengths = np.array([len(b) for b, _ in ordered], dtype=np.int64)
+    longest = int(lengths.max(initial=0))
+    # How much of each text the one before it has too: one padded row a text, compared.
+    padded = np.frombuffer(b"".join(b.ljust(longest, b"\0") for b, _ in ordered), dtype=np.uint8)
+    padded = padded.reshape(len(ordered), longest)
+    shared = np.zeros(len(ordered), dtype=np.int64)
+    if len(ordered) > 1:
+        same = np.logical_and.accumulate(padded[1:] == padded[:-1], axis=1).sum(axis=1)
+        shared[1:] = np.minimum(same, np.minimum(lengths[1:], lengths[:-1]))
+    # Each text adds one node a byte beyond what it shares, and these are numbered in order.
+    added = lengths - shared
+    ends = np.cumsum(added)
+    count = int(ends[-1]) if len(ordered) else 0
+    text_of = np.repeat(np.arange(len(ordered)), added)
+    depth = np.arange(count) - np.repeat(ends - added, added) + np.repeat(shared, added) + 1
+    byte = padded[text_of, depth - 1]
+    # A text that adds nothing is the same as the one before.
+    node_of = np.full(len(token_bytes), count, dtype=np.int32)
+    node_of[texts] = ends - 1
+    parent = np.arange(count) - 1
     skip = np.full(count, count, dtype=np.int32)
-    longest = int(depths.max()) if count else 0
+    height = np.zeros(count + 1, dtype=np.int64)
+    at_depth = [np.flatnonzero(depth == d) for d in range(longest + 1)]
+    firsts = (ends - added)[added > 0]
     for d in range(1, longest + 1):
-        here = np.flatnonzero(depths == d)
-        ends = np.flatnonzero(depths <= d)
-        after = np.searchsorted(ends, here, side="right")
-        known = after < len(ends)
-        skip[here[known]] = ends[after[known]]
-    node_of[node_of < 0] = count
-    texts = np.array([token for _, token in ordered], dtype=np.int32)  # in the order of nodes
-    ends = np.bincount(node_of[texts] + 1, minlength=count + 1)
+        here = at_depth[d]
+        closes = np.flatnonzero(depth <= d)
+        after = np.searchsorted(closes, here, side="right")
+        inside = after < len(closes)
+        skip[here[inside]] = closes[after[inside]]
+        turns = firsts[depth[firsts] == d + 1] if d < longest else firsts[:0]
+        parent[turns] = here[np.searchsorted(here, turns) - 1]
+    parent[at_depth[1] if longest else []] = -1
+    for d in range(longest, 0, -1):
+        here = at_depth[d]
+        height[here] = np.maximum(height[here], d)
+        np.maximum.at(height, parent[here], height[here])
     return Trie(
-        np.frombuffer(bytes(byte), dtype=np.uint8).copy(),
-        depths,
-        skip,
-        np.array(parent, dtype=np.int32),
-        node_of,
-        texts,
-        np.cumsum(ends).astype(np.int32),
-        longest,
+        byte=byte,
+        depth=depth.astype(np.int32),
+        skip=skip,
+        parent=parent.astype(np.int32),
+        height=height[:count].astype(np.int32),
+        node_of=node_of,
+        tokens=texts,
+        tokens_at=np.concatenate(
+            [[0], np.cumsum(np.bincount(node_of[texts], minlength=count))]
+        ).astype(np.int32),
+        longest=longest,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,50 +21,47 @@ if TYPE_CHECKING:
     from lmc.constraints.machine import Machine
     from lmc.constraints.vocabulary import Trie
 
-__all__ = ["Reached", "wait_for_kernels", "walk", "walk_arrays"]
+__all__ = ["wait_for_kernels", "walk", "walk_arrays"]
 
 _COMPILE_FROM = 4096  # nodes of the trie; below that numpy is as fast as is worth waiting for
 
 
-@dataclass(slots=True)
-class Reached:
-    """What a walk found.
+def walk(
+    machine: Machine, trie: Trie, place: int, *, above: int = 0, up_to: int | None = None
+) -> npt.NDArray[np.bool_]:
+    """The tokens that can come at `place`.
 
-    Attributes:
-        row: bool, shape (vocabulary,): the tokens that can come.
-        deepest: the length of the longest beginning of a token that can come, in bytes.
+    Args:
+        above, up_to: only tokens longer than the one and no longer than the other, in bytes.
+
+    Returns:
+        bool, shape (vocabulary,).
     """
-
-    row: npt.NDArray[np.bool_]
-    deepest: int
-
-
-def walk(machine: Machine, trie: Trie, place: int) -> Reached:
-    """Walk all tokens from `place`."""
+    up_to = trie.longest if up_to is None else up_to
     kernel = _kernels.get() if len(trie) >= _COMPILE_FROM else None
-    if kernel is None:
-        state, _, deepest = walk_arrays(machine, trie, place)
-        return Reached((state != DEAD)[trie.node_of], deepest)
-    return walk_compiled(machine, trie, place, kernel)
+    if kernel is not None:
+        return walk_compiled(machine, trie, place, kernel, above, up_to)
+    found = walk_arrays(machine, trie, place)[0] != DEAD
+    found[:-1] &= (trie.depth > above) & (trie.depth <= up_to)
+    return np.asarray(found[trie.node_of])
 
 
 def walk_arrays(
     machine: Machine, trie: Trie, place: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """The walk with numpy, one level of the trie at a time.
 
     Returns:
         The place after each beginning of a token, as state and node, int32, shape (nodes + 1,);
         the state is `DEAD` where it cannot come, and in the last entry, which stands for tokens
-        without text. And the length of the longest beginning that can come.
+        without text.
     """
     out_state = np.full(len(trie) + 1, DEAD, dtype=np.int32)
     out_node = np.zeros(len(trie) + 1, dtype=np.int32)
-    deepest = 0
     spelling = machine.alphabet.spelling
     start_state, start_node = divmod(place, machine.nodes)
-    for level, nodes in enumerate(trie.levels, start=1):
-        if level == 1:
+    for level, nodes in enumerate(trie.levels):
+        if level == 0:
             state = np.full(len(nodes), start_state, dtype=np.int32)
             node = np.full(len(nodes), start_node, dtype=np.int32)
         else:
@@ -94,29 +90,33 @@ def walk_arrays(
             after[partial[~hope.any(axis=1)]] = DEAD
         out_state[nodes] = after
         out_node[nodes] = inside
-        if (after != DEAD).any():
-            deepest = level
-    return out_state, out_node, deepest
+    return out_state, out_node
 
 
-def walk_compiled(machine: Machine, trie: Trie, place: int, kernel: Callable[..., Any]) -> Reached:
-    """The walk by a compiled kernel."""
+def walk_compiled(
+    machine: Machine,
+    trie: Trie,
+    place: int,
+    kernel: Callable[..., Any],
+    above: int,
+    up_to: int,
+) -> npt.NDArray[np.bool_]:
+    """The walk by a compiled kernel; see `walk`."""
     spelling = machine.alphabet.spelling
     row = np.zeros(len(trie.node_of), dtype=np.bool_)
     stack_state = np.empty(trie.longest + 1, dtype=np.int32)
     stack_node = np.empty(trie.longest + 1, dtype=np.int32)
     stack_state[0], stack_node[0] = divmod(place, machine.nodes)
-    at = longest = 0
+    at = 0
     while True:
-        at, wanted, deepest = kernel(
-            trie.byte, trie.depth, trie.skip, trie.tokens, trie.tokens_at,
+        at, wanted = kernel(
+            trie.byte, trie.depth, trie.skip, trie.height, trie.tokens, trie.tokens_at,
             spelling.first, spelling.later, machine.below,
             machine.rows, machine.filled, machine.alive,
-            stack_state, stack_node, row, at,
+            stack_state, stack_node, row, above, up_to, at,
         )  # fmt: skip
-        longest = max(longest, deepest)
         if wanted < 0:
-            return Reached(row, longest)
+            return row
         machine.fill(wanted)
 
 
@@ -124,6 +124,7 @@ def _walk_from(
     byte: npt.NDArray[np.uint8],
     depth: npt.NDArray[np.int32],
     skip: npt.NDArray[np.int32],
+    height: npt.NDArray[np.int32],
     tokens: npt.NDArray[np.int32],
     tokens_at: npt.NDArray[np.int32],
     first: npt.NDArray[np.int32],
@@ -135,12 +136,16 @@ def _walk_from(
     stack_state: npt.NDArray[np.int32],
     stack_node: npt.NDArray[np.int32],
     row: npt.NDArray[np.bool_],
+    above: int,
+    up_to: int,
     at: int,
-) -> tuple[int, int, int]:
-    """Walk on from node `at`; returns where it stopped, the state it needs or -1, the depth."""
-    deepest = 0
+) -> tuple[int, int]:
+    """Walk on from node `at`; returns where it stopped, and the state whose row it needs or -1."""
     while at < len(byte):
         d = depth[at]
+        if d > up_to or height[at] <= above:
+            at = skip[at]
+            continue
         state = stack_state[d - 1]
         node = stack_node[d - 1]
         b = byte[at]
@@ -154,7 +159,7 @@ def _walk_from(
             at = skip[at]
             continue
         if state >= len(filled) or filled[state] == 0:
-            return at, state, deepest
+            return at, state
         if target < -1:
             state = rows[state, -2 - target]
             node = 0
@@ -173,12 +178,11 @@ def _walk_from(
             node = target
         stack_state[d] = state
         stack_node[d] = node
-        for i in range(tokens_at[at], tokens_at[at + 1]):
-            row[tokens[i]] = True
-        if d > deepest:
-            deepest = d
+        if d > above:
+            for i in range(tokens_at[at], tokens_at[at + 1]):
+                row[tokens[i]] = True
         at += 1
-    return at, -1, deepest
+    return at, -1
 
 
 class _Kernels:
@@ -210,9 +214,9 @@ class _Kernels:
         except ImportError:  # numpy does it too
             return
         signature = (
-            "Tuple((int64, int64, int64))(uint8[::1], int32[::1], int32[::1], int32[::1], "
+            "Tuple((int64, int64))(uint8[::1], int32[::1], int32[::1], int32[::1], int32[::1], "
             "int32[::1], int32[::1], int32[:,::1], uint64[:,::1], int32[:,::1], uint8[::1], "
-            "uint64[:,::1], int32[::1], int32[::1], b1[::1], int64)"
+            "uint64[:,::1], int32[::1], int32[::1], b1[::1], int64, int64, int64)"
         )
         self._kernel = numba.njit(signature, cache=True, nogil=True)(_walk_from)
 
