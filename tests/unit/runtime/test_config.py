@@ -55,6 +55,7 @@ def test_each_family_is_read() -> None:
 def test_switches_are_read() -> None:
     assert of("llama", tie_word_embeddings=True).tied
     assert of("llama", head_dim=16).head_dim == 16
+    assert config_from_hf({**TINY, "model_type": "qwen3"}).head_dim == 128
     assert of("llama", rms_norm_eps=1e-5).rms_eps == 1e-5
     assert of("mistral", sliding_window=None).sliding_window is None
     assert of("mistral", sliding_window=64).sliding_window == 64

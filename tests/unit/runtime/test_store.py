@@ -133,7 +133,7 @@ def test_what_is_no_model_is_an_error(tmp_path: Path) -> None:
         assert caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["smolm2-135m", "SmolLM2-135M", "smollm2"])
+@pytest.mark.parametrize("name", ["smolm2-135m", "SMOLLM2-135M", "smollm2"])
 def test_a_misspelt_name_is_told_the_right_one(name: str) -> None:
     with pytest.raises(ModelError, match="there is no model") as caught:
         resolve(name)
