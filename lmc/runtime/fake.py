@@ -182,14 +182,14 @@ def _draw(logits: _Logits, sampling: Sampling, segment: Segment, ids: _Words) ->
     if sampling.temperature == 0:
         return int(logits.argmax())
     logits = logits / sampling.temperature
-    order = np.argsort(-logits, kind="stable")
-    keep = len(order) if sampling.top_k <= 0 else sampling.top_k
-    if sampling.top_p < 1:
-        mass = np.cumsum(np.exp(_log_softmax(logits[order[:keep]])))
-        keep = min(keep, int((mass < sampling.top_p).sum()) + 1)
+    kept = np.flatnonzero(allowed)
+    if sampling.top_k > 0 or sampling.top_p < 1:
+        kept = np.argsort(-logits, kind="stable")
+        kept = kept[: sampling.top_k] if sampling.top_k > 0 else kept
+        mass = np.cumsum(np.exp(_log_softmax(logits[kept])))
+        kept = kept[: int((mass < sampling.top_p).sum()) + 1]
     word = 0
     for field in (sampling.seed, sampling.row, sampling.draw, segment.position):
         word = _mix(word ^ (field & _WORD))
-    kept = order[:keep]
     noise = -np.log(-np.log(_uniform(_mix_all(ids[kept] ^ np.uint64(word)))))
     return int(kept[(logits[kept] + noise).argmax()])

@@ -190,14 +190,11 @@ class Scheduler:
         """The step raised: its requests fail with the cause, and its KV entries are dropped."""
         flight = self._flight or []
         self._flight = None
-        hit = {part.job.arrival for part in flight}
-        for job in list(self._running):
-            if job.arrival in hit:
-                error = make_error()
-                error.__cause__ = cause
-                self._abort(job, error)
-            elif job.stage is Stage.PREFILL:
-                self._retract(job)  # its lease may lie on entries of the step
+        for job in [part.job for part in flight]:
+            error = make_error()
+            error.__cause__ = cause
+            self._abort(job, error)
+        # Only jobs of the step have leases on its entries: whoever finds them takes part in it.
         self.pool.give(self.cache.drop_fresh())
         self._stop_cancelled()
 
@@ -287,6 +284,8 @@ class Scheduler:
 
     def _place_prefill(self, job: Job, budget: int) -> int:
         """Place as many of the job's tokens as budget and memory allow; how many."""
+        if budget <= 0:
+            return 0
         sequence, work = job.sequence, job.need_work()
         self._rematch(job)
         wanted = job.unplaced()

@@ -261,7 +261,7 @@ def test_what_is_kept_of_a_released_state_stays_alive() -> None:
 
 
 def test_releasing_a_part_of_an_edge_says_nothing_about_the_rest() -> None:
-    cache = filled("yy", "xxcd")
+    cache = filled("yy", "xx", "xxcd")
     cache.mark_dead(letters("xxc"))
     cache.evict(2)
     assert [cache.match(letters(p)) for p in ("yy", "xxcd")] == [0, 4]

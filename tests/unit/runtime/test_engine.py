@@ -186,6 +186,38 @@ def test_what_a_gen_made_is_found_by_the_call_that_goes_on_from_it() -> None:
     assert bench.results["second"].cached_tokens == 24, "all but the token drawn last"
 
 
+def test_what_was_cut_at_a_stop_string_is_not_kept_in_the_cache() -> None:
+    for seed in range(100):
+        bench = Bench()
+        bench.ask("it", gen(prompt(seed), 30, stop=("ab",)))
+        bench.run()
+        result = bench.results["it"]
+        if result.kept < len(result.tokens) - 1:
+            assert bench.core.statistics()["cache_held"] == 20 + result.kept
+            return
+    raise AssertionError("no text was cut before its last token")
+
+
+def test_a_prefill_takes_over_what_another_request_made_meanwhile() -> None:
+    alone = Bench()
+    first = gen(prompt(0, 4), 10)
+    alone.ask("it", first)
+    alone.run()
+    made = keys_of(alone.results["it"].tokens, made=True)
+    keys = np.concatenate([first.keys, made, keys_of(prompt(1), made=False)])
+    bench = Bench(max_batch_tokens=2)
+    bench.ask("first", first)
+    for _ in range(7):
+        bench.core.step()
+    bench.ask("second", GenRequest(keys, params=GenParams(max_tokens=3)))
+    bench.run()
+    assert bench.core.stats.retracted_requests == 0
+    assert bench.results["second"].cached_tokens > 4, "more than the prompt they share"
+    alone.ask("second", GenRequest(keys, params=GenParams(max_tokens=3)))
+    alone.run()
+    assert bench.results["second"].tokens == alone.results["second"].tokens
+
+
 def test_a_made_token_is_not_the_same_as_one_of_a_prompt() -> None:
     bench = Bench()
     tokens = prompt(0)
@@ -457,6 +489,15 @@ def test_when_memory_is_short_the_last_to_arrive_gives_way_and_loses_nothing() -
     assert bench.core.stats.peak_kv_tokens <= 80
     assert bench.core.stats.prompt_tokens == 15, "a prompt is counted once"
     assert bench.core.stats.cached_tokens == 0
+
+
+def test_a_request_is_admitted_only_if_those_before_it_keep_room_to_grow() -> None:
+    bench = Bench(kv_tokens=50)
+    bench.ask("first", gen(prompt(0), 20))
+    bench.ask("second", gen(prompt(1, 5), 20))
+    bench.run()
+    assert bench.core.stats.retracted_requests == 0
+    assert bench.core.stats.model_steps == 40, "one after the other"
 
 
 def test_scores_that_gave_way_half_done_are_complete_in_the_end() -> None:
