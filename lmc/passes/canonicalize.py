@@ -53,7 +53,7 @@ _WHEN_SAME = {"text.eq": True, "text.le": True, "text.ne": False, "text.lt": Fal
 
 
 class _Round:
-    """One walk through a program; keeps the number of uses exact while it rewrites."""
+    """One walk through a program; `uses` never falls below the true number while it rewrites."""
 
     def __init__(self, body: Region) -> None:
         self.body = body
@@ -89,11 +89,8 @@ class _Round:
     def branch(self, node: Node, op: If) -> Iterator[Node]:
         condition = self.renamed(op.condition)
         if isinstance(condition, Const):
-            taken, other = (op.then, op.orelse) if condition.value else (op.orelse, op.then)
-            for value, times in uses(other).items():
-                if isinstance(held := self.renamed(value), Value):
-                    self.uses[held] -= times
-            yield from self.nodes(taken)
+            # the uses in the other way go on counting until the next round: that is only careful
+            yield from self.nodes(op.then if condition.value else op.orelse)
             return
         then, orelse = self.region(op.then), self.region(op.orelse)
         if condition is not op.condition or then is not op.then or orelse is not op.orelse:

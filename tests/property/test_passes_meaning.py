@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from lmc.errors import RunError
 from lmc.ir import Program, verify
 from lmc.ir.interpret import HashModel, Meaning, interpret
+from lmc.ir.ops import PARTIAL
 from lmc.passes import PASSES, PIPELINES
 from lmc.passes.hoist_prefix import HoistPrefix
 from lmc.passes.manager import PassManager
+from lmc.textops import PURE
 from tests.property.ir_programs import programs
 
 models = st.builds(
@@ -42,3 +44,13 @@ def test_meaning_is_kept_and_a_second_time_changes_nothing(
         assert pass_.run(after) is after  # type: ignore[attr-defined]
     if str(after) == str(program):
         assert after is program
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_only_the_functions_known_to_raise_do(data: st.DataObject) -> None:
+    kinds = {"text": st.text(max_size=5), "int": st.integers(), "bool": st.booleans()}
+    kinds |= {"list<text>": st.lists(kinds["text"], max_size=3)}
+    fn = data.draw(st.sampled_from(sorted(set(PURE) - PARTIAL)))
+    takes = [kind for t in PURE[fn].takes for kind in [t.removesuffix("*")] * (1 + t.endswith("*"))]
+    PURE[fn].compute(*(data.draw(kinds[kind]) for kind in takes))
