@@ -63,7 +63,7 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except LmcError as error:
-            _say(f"error: {error}")
+            _say(_shown(error))
             fault: BaseException = error
             code = exit_code(error)
         except KeyboardInterrupt as error:
@@ -85,10 +85,18 @@ class _Group(TyperGroup):
 
 def _leave(code: int) -> None:
     """Exit at once where threads that run user code would hold the process."""
-    if any(not t.daemon and t is not threading.main_thread() for t in threading.enumerate()):
+    if threading.active_count() > 1:  # also daemons: those of a pool are waited for
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _shown(error: LmcError) -> str:
+    """An error as lines; its place stands in the first one, however long the problem is."""
+    first, *rest = error.problem.splitlines() or [""]
+    place = f" ({error.where})" if error.where else ""
+    hint = [f"  hint: {error.hint}"] if error.hint else []
+    return "\n".join([f"error: {first}{place}", *rest, *hint])
 
 
 def _one_line(message: str) -> str:

@@ -77,7 +77,7 @@ def compile_command(
         raise UsageError("--model is for artifacts", hint="add -o FILE.lmc, or leave it out")
     if output is not None:
         options.check_writable(output, "-o")
-    chosen = _options(level, passes, dump_ir)
+    chosen = options.compile_options(level, passes, dump_ir)
     program = load_program(source)
     given = given_arguments(program, arg, args)
     rows = _rows(batch, args, given)
@@ -85,9 +85,9 @@ def compile_command(
     flat = flatten(program.arguments(first, symbolic=True))
     with faults_of_program():
         compiled = program.compiled(flat, chosen)
-        shapes = None
-        if rows is not None and emit is Emit.report:
-            shapes = _shapes(program, rows, chosen, batch)
+    shapes = None
+    if rows is not None and emit is Emit.report:
+        shapes = _shapes(program, rows, chosen, batch)
     if artifact:
         assert output is not None, "an artifact has a file"
         _write_artifact(output, compiled, model)
@@ -98,17 +98,6 @@ def compile_command(
         sys.stdout.write(text)
     else:
         output.write_text(text, encoding="utf-8")
-
-
-def _options(level: int, passes: str | None, dump: Path | None) -> Options:
-    from lmc.driver import Options
-    from lmc.passes.manager import parse_pipeline
-
-    if passes is not None:
-        parse_pipeline(passes)  # to refuse it before the program is imported
-    if dump is not None:
-        options.check_directory(dump, "--dump-ir")
-    return Options(level=level, passes=passes, dump=dump)
 
 
 def _rows(batch: Path | None, args: str | None, given: dict[str, object]) -> Rows | None:
@@ -126,13 +115,16 @@ def _rows(batch: Path | None, args: str | None, given: dict[str, object]) -> Row
 def _shapes(program: Program, rows: Rows, chosen: Options, batch: Path | None) -> list[Shape]:
     """The program, compiled for each shape of the rows."""
     from lmc.commands.report import Shape
+    from lmc.commands.source import faults_of_program
     from lmc.frontend.arguments import flatten
 
     counts: dict[int, int] = {}
     compiled: dict[int, Compiled] = {}
     for line, row in zip(rows.lines, rows, strict=True):
         try:
-            one = program.compiled(flatten(program.arguments(row)), chosen)
+            flat = flatten(program.arguments(row))
+            with faults_of_program():
+                one = program.compiled(flat, chosen)
         except LmcError as error:
             error.problem = f"line {line} of {batch}: {error.problem}"
             raise

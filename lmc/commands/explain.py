@@ -30,14 +30,14 @@ def explain_command(
     from lmc.commands.given import given_arguments
     from lmc.commands.report import report_of
     from lmc.commands.source import faults_of_program, load_program
-    from lmc.driver import Options
     from lmc.frontend.arguments import flatten
 
+    chosen = options.compile_options(level, passes)
     program = load_program(source)
     given = given_arguments(program, arg, args)
     flat = flatten(program.arguments(given, symbolic=True))
     with faults_of_program():
-        compiled = program.compiled(flat, Options(level=level, passes=passes))
+        compiled = program.compiled(flat, chosen)
     for line in _lines(report_of(compiled)):
         print(line)
 
@@ -69,8 +69,7 @@ def _compiled(report: dict[str, Any]) -> Iterator[str]:
         yield f"compiled: {ways - len(ends)} of {ways} ways; the others go on eagerly from"
         for end in ends:
             yield f"  {end['at'] or 'an unknown line'}: {end['reason']}"
-            if end["advice"]:
-                yield f"    to compile it: {end['advice']}"
+            yield f"    to compile it: {end['advice']}"
     yield f"  model calls a row: {_range(report['model_calls'])}"
     yield f"  tokens generated a row: at most {report['most_generated_tokens']}"
     yield (

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from lmc.errors import UsageError
+
+if TYPE_CHECKING:
+    from lmc.driver import Options
 
 __all__ = [
     "TRACEBACK",
@@ -18,6 +24,7 @@ __all__ = [
     "Traceback",
     "check_directory",
     "check_writable",
+    "compile_options",
 ]
 
 TRACEBACK = "lmc.traceback"
@@ -75,10 +82,6 @@ def check_writable(path: Path, option: str) -> None:
     Raises:
         UsageError: it is a directory, lies in none, or may not be written.
     """
-    import os
-
-    from lmc.errors import UsageError
-
     if path.is_dir():
         raise UsageError(f"{option} {path} is a directory", hint="name a file")
     if not path.parent.is_dir():
@@ -93,9 +96,24 @@ def check_directory(path: Path, option: str) -> None:
     Raises:
         UsageError: it cannot be made.
     """
-    from lmc.errors import UsageError
-
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{option}: {path} cannot be made: {error.strerror}") from error
+
+
+def compile_options(level: int, passes: str | None, dump: Path | None = None) -> Options:
+    """How to compile, checked before the program is imported.
+
+    Raises:
+        UsageError: there is no such pass, or the directory cannot be made.
+    """
+    from lmc.driver import Options
+
+    if passes is not None:
+        from lmc.passes.manager import parse_pipeline
+
+        parse_pipeline(passes)
+    if dump is not None:
+        check_directory(dump, "--dump-ir")
+    return Options(level=level, passes=passes, dump=dump)

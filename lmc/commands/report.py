@@ -194,25 +194,30 @@ _ADVICE = (
     ),
     ("the items of", "loop over an argument or range(n) and index the list, as in x[i]"),
     ("the characters of", "use text methods: split, replace, startswith, in"),
+    ("`in` on a list", "compare with the items one by one, or use `in` on the text before split()"),
     ("len() of a list", "pass the number as an argument"),
     ("len() of a text", "test a text with if s['x']: or s['x'] == ''"),
     ("the text of a list", "join it, as in '\\n'.join(s['x'])"),
     ("the truth of a list", "test one of its texts"),
     ("the number of branches", "give fork() a number that is known, such as an argument"),
-    (
-        "stop strings or constraint",
-        "write them as constants, or pass them as arguments of one kind",
-    ),
+    ("stop strings or constraint", "write them as constants"),
     ("the format", "format without width or precision, as in f'{x}'"),
     ("% on", "use an f-string"),
     ("* on", "repeat the text by hand, or in a loop"),
-    ("slice", "slice with numbers that are known"),
+    ("slice", "slice with numbers that are known, without a step"),
     ("split() with maxsplit", "use split(sep) and join what is left"),
-    ("library", "do it before the program, and pass the result as an argument"),
+    ("splitlines(True)", "use splitlines() and add the line ends again"),
+    ("a library", "do it before the program, and pass the result as an argument"),
+    ("a copy of", "use the text itself: texts never change"),
     ("returns a", "return texts, numbers, lists and dictionaries"),
+    ("together with", "make a text of the other value first, as in f'{x}'"),
+    ("() with these arguments", "call it with plain texts and numbers"),
+    ("() of", "use another method: docs/ir.md lists those that compile"),
 )
 
+_ANY_ADVICE = "do this before the program runs, and pass the result as an argument"
 
-def advice(reason: str) -> str | None:
-    """How to change a program that ends in `flow.resume` for this reason, if we know."""
-    return next((hint for mark, hint in _ADVICE if mark in reason), None)
+
+def advice(reason: str) -> str:
+    """How to change a program that ends in `flow.resume` for this reason."""
+    return next((hint for mark, hint in _ADVICE if mark in reason), _ANY_ADVICE)

@@ -18,6 +18,7 @@ import typer
 from lmc.commands import options
 from lmc.commands.exits import FAILED, WRONG_USAGE, exit_code
 from lmc.commands.output import JsonLines, note, show
+from lmc.commands.source import faults_of_program, load_source
 from lmc.errors import LmcError, ModelError, RunError, UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ def run_command(
         raise UsageError(
             f"the backend {backend!r} is not available in this version", hint="use --backend local"
         )
-    how = _Run(model, device, dtype, kv_tokens, eager, seed, _compile_options(level, passes), stats)
+    chosen = options.compile_options(level, passes)
+    how = _Run(model, device, dtype, kv_tokens, eager, seed, chosen, stats)
     what = _read(source, arg, args, batch, eager)
     for path, option in ((output, "-o"), (stats, "--stats")):
         if path is not None:
@@ -182,22 +184,11 @@ class _Run:
             raise RunError(f"--stats {path} cannot be written: {error.strerror}") from error
 
 
-def _compile_options(level: int, passes: str | None) -> Options:
-    from lmc.driver import Options
-
-    if passes is not None:
-        from lmc.passes.manager import parse_pipeline
-
-        parse_pipeline(passes)  # to refuse it before the program is imported
-    return Options(level=level, passes=passes)
-
-
 def _read(
     source: str, arg: list[str] | None, args: str | None, batch: Path | None, eager: bool
 ) -> _What:
     from lmc.api import Loaded
     from lmc.commands.given import Rows, given_arguments
-    from lmc.commands.source import load_source
 
     if args is not None and batch is not None:
         raise UsageError(
@@ -253,12 +244,12 @@ def _run_one(what: _What, how: _Run, output: Path | None, results: TextIO, as_js
         else:
             show(result, results)
     if result.error is not None:
-        raise result.error
+        with faults_of_program():
+            raise result.error
 
 
 def _result(what: _What, how: _Run) -> Result:
     from lmc.api import Loaded
-    from lmc.commands.source import faults_of_program
     from lmc.frontend.arguments import flatten
 
     program = what.program
@@ -267,13 +258,10 @@ def _result(what: _What, how: _Run) -> Result:
         if isinstance(result.error, UsageError):  # of the arguments: the rest is compiled
             raise result.error
         return result
-    with faults_of_program():
-        if not how.eager:  # before the model is loaded
+    if not how.eager:
+        with faults_of_program():  # before the model is loaded
             program.compiled(flatten(program.arguments(what.arguments)), how.options)
-        result = _only(what, how)
-        if isinstance(result.error, UsageError):
-            raise result.error
-    return result
+    return _only(what, how)
 
 
 def _only(what: _What, how: _Run) -> Result:

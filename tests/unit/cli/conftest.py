@@ -36,7 +36,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 @pytest.fixture
-def invoke(write: Write) -> Invoke:  # noqa: ARG001 - for its working directory
+def invoke(write: Write) -> Invoke:
     """Call `lmc`; checks the exit code and that errors are one or two lines."""
 
     def invoked(*args: str, code: int = 0, stdin: str | None = None) -> Result:

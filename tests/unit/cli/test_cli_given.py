@@ -135,7 +135,10 @@ def test_a_value_may_come_from_a_file(invoke: Invoke, write: Write, greet: str) 
 
 
 def test_args_gives_many_and_arg_wins(invoke: Invoke, write: Write) -> None:
-    write("p.py", "import lmc\n\n@lmc.jit\ndef p(s, a: str, b: str, n: int):\n    s += a + b + str(n)\n")
+    write(
+        "p.py",
+        "import lmc\n\n@lmc.jit\ndef p(s, a: str, b: str, n: int):\n    s += a + b + str(n)\n",
+    )
     out = invoke(
         "run", "p.py", "--args", '{"a": "x", "b": "y", "n": 2}', "--arg", "b=z", "--model", "fake"
     ).stdout
@@ -192,7 +195,9 @@ def test_an_unreadable_line_stops_a_batch_before_it_runs(
 ) -> None:
     rows = write("rows.jsonl", "")
     rows.write_bytes(b'{"name": "a"}\n\n' + line + b'\n{"name": "b"}\n')
-    result = invoke("run", greet, "--batch", "rows.jsonl", "-o", "out.jsonl", "--model", "fake", code=2)
+    result = invoke(
+        "run", greet, "--batch", "rows.jsonl", "-o", "out.jsonl", "--model", "fake", code=2
+    )
     assert says in result.stderr.splitlines()[0]
     assert not rows.with_name("out.jsonl").exists()
     assert says in invoke("compile", greet, "--batch", "rows.jsonl", code=2).stderr

@@ -69,7 +69,10 @@ def test_what_cannot_be_found_is_wrong_usage(
         ("import lmc\n\nx = 1 / 0\n", "ZeroDivisionError: division by zero (p.py:3)"),
         ("import nothing_there\n", "ModuleNotFoundError: No module named 'nothing_there' (p.py:1)"),
         ("import sys\nsys.exit(3)\n", "SystemExit: 3 (p.py:2)"),
-        ("import lmc\n@lmc.jit\ndef p():\n    pass\n", "no parameter for the prompt state (p.py:2)"),
+        (
+            "import lmc\n@lmc.jit\ndef p():\n    pass\n",
+            "no parameter for the prompt state (p.py:2)",
+        ),
         ("import lmc\n\nlmc.gen('x', -1)\n", "max_tokens is -1 (p.py:3)"),
         ("class E(Exception): pass\nraise E\n", "E (p.py:2)"),
     ],
@@ -151,7 +154,10 @@ def test_two_files_of_one_name_are_two_modules(invoke: Invoke, write: Write) -> 
 
 
 def test_what_a_file_prints_is_no_result(invoke: Invoke, write: Write) -> None:
-    write("p.py", "import lmc\nprint('noise')\n\n@lmc.jit\ndef p(s):\n    print('more')\n    s += 'x'\n")
+    write(
+        "p.py",
+        "import lmc\nprint('noise')\n\n@lmc.jit\ndef p(s):\n    print('more')\n    s += 'x'\n",
+    )
     for args in (["run", "p.py", "--model", "fake"], ["compile", "p.py"]):
         result = invoke(*args)
         assert "noise" in result.stderr
