@@ -22,7 +22,8 @@ CONVERSATION = [
     {"role": "user", "content": "Thanks"},
 ]
 SYSTEM = {"role": "system", "content": "Be brief."}
-STRINGS = [m["content"] for m in CONVERSATION] + ["", " a", "e\u0301 \x00 \r\n\n x", "\uff11\uff12\uff13 ½"]
+STRINGS = [m["content"] for m in CONVERSATION]
+STRINGS += ["", " a", "e\u0301 \x00 \r\n\n x", "\uff11\uff12\uff13 ½"]
 
 
 def llama3_core() -> Core:
