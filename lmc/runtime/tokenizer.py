@@ -32,7 +32,6 @@ __all__ = ["Tokenizer", "TokenizerFacts"]
 Place = Literal["start", "special", "middle"]
 
 _FAKE = Path(__file__).parent / "data"
-_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 # Chat models end their turn with these, whatever else the file calls its end token.
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<|eom_id|>")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
