@@ -432,6 +432,13 @@ class Forks(Sequence[State]):
             return [branch[key] for branch in self._branches]
         return self._branches[key]
 
+    def __setitem__(self, key: int, branch: State) -> None:
+        """Python's second half of `forks[i] += x`; a branch cannot be replaced."""
+        if branch is not self._branches[key]:
+            raise UsageError(
+                "a branch of a fork cannot be replaced", here(), hint="append to it with +="
+            )
+
     def __iter__(self) -> Iterator[State]:
         return iter(self._branches)
 

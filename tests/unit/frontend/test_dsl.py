@@ -209,6 +209,26 @@ def test_a_branch_is_closed_after_join(fake: lmc.Engine) -> None:  # F-03
     refused(p, r"this branch ended with join\(\)", fake)
 
 
+def test_branches_are_appended_to_by_index(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State) -> None:
+        forks = s.fork(2)
+        forks[0] += "left " + lmc.gen("a", 3)
+        forks[-1] += "right " + lmc.gen("a", 3)
+        forks.join()
+
+    for eager in (True, False):
+        assert len(p.run(engine=fake, eager=eager)["a"]) == 2
+
+    @lmc.jit
+    def q(s: State) -> None:
+        forks = s.fork(2)
+        forks[0] = s
+
+    with pytest.raises(UsageError, match="cannot be replaced"):
+        q.run(engine=fake)
+
+
 def test_a_variable_missing_in_a_branch_is_refused_at_join(fake: lmc.Engine) -> None:
     def p(s: State) -> None:
         forks = s.fork(2)
