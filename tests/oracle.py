@@ -260,7 +260,7 @@ class _Reader:
                 torch.tensor([self._unread]), use_cache=True, **{self._name: self._past}
             )
         self._past, self._unread = getattr(out, self._name), []
-        return out.logits[0, -1].float()
+        return out.logits[0, -1].float().clone()  # the caller may change it
 
 
 @dataclass

@@ -138,6 +138,11 @@ class EngineCore:
         """Advice: the prefix `keys` is used again at `next_use`, a time that grows."""
         self._scheduler.cache.expect(keys, next_use)
 
+    def forget(self) -> None:
+        """Empty the cache, except for what running requests hold."""
+        cache = self._scheduler.cache
+        self._scheduler.pool.give(cache.evict(cache.evictable))
+
     def step(self) -> bool:
         """Compute one step and hand over what ended; returns whether there was anything to do.
 

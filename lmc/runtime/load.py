@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -110,6 +111,18 @@ class LocalEngine:
     def stats(self) -> EngineStats:
         """Counters since the engine was made."""
         return self.core.stats
+
+    def forget(self) -> None:
+        """Empty the cache of computed prompts, except for what running requests hold."""
+        done: Future[None] = Future()
+
+        def call() -> None:
+            self.core.forget()
+            self.executor.target.forget_prefills()
+            done.set_result(None)
+
+        self.executor.post(call)
+        done.result()
 
     def close(self) -> None:
         """End what runs and free the memory. Closing twice does nothing."""

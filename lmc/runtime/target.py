@@ -50,6 +50,10 @@ class Target:
         self._prefills[digest] = None
         return True
 
+    def forget_prefills(self) -> None:
+        """Ask for all prefixes anew: the cache was emptied."""
+        self._prefills.clear()
+
     @property
     def vocabulary(self) -> Vocabulary:
         """The token table that constraints work on."""
