@@ -15,19 +15,67 @@ the text before it. Where too many tokens would have to be tried, fewer are give
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from lmc.constraints.alphabet import bits
 from lmc.constraints.machine import DEAD, Machine
 from lmc.constraints.vocabulary import Trie, Vocabulary
 
-__all__ = ["forced_text", "forced_tokens"]
+__all__ = ["Forced", "Path", "forced_text", "forced_tokens", "last", "settled"]
 
 _LONGEST = 2048  # characters that are looked ahead at most
 _TRIED = 48  # tokens over the end of the forced text that are tried at one boundary
-# Characters after it that are tried, where they may follow: tokenizers split texts by kinds of
-# characters, and look one character ahead for it.
-_PROBES = "a \n0A'\"_.,-:\t\r\u00e9\u4e2d"
+_OF_A_KIND = 3  # characters of each kind after it that are tried
+
+
+Path = tuple[int, "Path | None"]
+"""Tokens taken, the last one first: (token, those before it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """The only text that can follow, and its tokens as far as they are settled.
+
+    Attributes:
+        beyond: beginnings of what may come after the text, of all kinds; also nothing, if it may
+            end there.
+    """
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    beyond: tuple[str, ...] = ()
+
+
+def last(path: Path | None, count: int | None) -> tuple[int, ...]:
+    """The last `count` tokens of a path, or all of them."""
+    found: list[int] = []
+    while path is not None and (count is None or len(found) < count):
+        token, path = path
+        found.append(token)
+    return tuple(reversed(found))
+
+
+def settled(vocabulary: Vocabulary, forced: Forced, path: Path) -> tuple[int, ...]:
+    """The forced tokens that the tokenizer cuts in the same way after the tokens of `path`.
+
+    What stands before can matter: `'s` is a token after a letter, but not after a comma.
+    """
+    for count in (3, 8, None):
+        before = last(path, count)
+        try:
+            left = b"".join(vocabulary.token_bytes[t] or b"" for t in before).decode()
+        except UnicodeDecodeError:
+            continue  # it begins inside a character
+        kept: int | None = None
+        for more in forced.beyond:
+            tokens = vocabulary.encode(left + forced.text + more)
+            if tuple(tokens[: len(before)]) == before:
+                same = _common(forced.tokens, tokens[len(before) :])
+                kept = same if kept is None else min(kept, same)
+        if kept is not None:
+            return forced.tokens[:kept]
+    return forced.tokens  # the tokenizer would not have cut so before: there is nothing to keep to
 
 
 def forced_text(machine: Machine, place: int) -> tuple[str, int]:
@@ -49,33 +97,44 @@ def forced_text(machine: Machine, place: int) -> tuple[str, int]:
     return "".join(text), state * machine.nodes
 
 
-def forced_tokens(machine: Machine, vocabulary: Vocabulary, place: int) -> tuple[int, ...]:
-    """The tokens that every text from `place` on begins with, as the tokenizer cuts them."""
+def forced_tokens(machine: Machine, vocabulary: Vocabulary, place: int) -> Forced:
+    """What every text from `place` on begins with, cut as if it stood alone."""
     text, end = forced_text(machine, place)
     if not text:
-        return ()
+        return Forced(text)
     tokens = vocabulary.encode(text)
     data = text.encode()
     if b"".join(vocabulary.token_bytes[t] or b"" for t in tokens) != data:
-        return ()
-    if machine.is_final(end):
-        return tuple(tokens)
+        return Forced(text)
+    beyond = _beginnings(machine, end)
     kept = len(tokens)
-    for char in _next_chars(machine, end):
-        kept = min(kept, _common(tokens, vocabulary.encode(text + char)))
+    for more in beyond:
+        kept = min(kept, _common(tokens, vocabulary.encode(text + more)))
     for cut in range(max(0, len(data) - vocabulary.trie.longest + 1), len(data)):
         if kept == 0:
             break
         kept = _kept_beside(machine, vocabulary, data, cut, end, tokens, kept)
-    return tuple(tokens[:kept])
+    return Forced(text, tuple(tokens[:kept]), beyond)
 
 
-def _next_chars(machine: Machine, place: int) -> list[str]:
-    """Characters of several kinds that may come next."""
-    classes = bits(machine.moves_mask(place // machine.nodes))
-    allowed = [machine.alphabet.classes[c] for c in classes]
-    found = [p for p in _PROBES if any(ord(p) in chars for chars in allowed)]
-    return found or [chr(allowed[0].edges[0])]
+def _beginnings(machine: Machine, place: int) -> tuple[str, ...]:
+    """What a text may go on with after `place`: nothing, or characters of several kinds.
+
+    Tokenizers split texts by kinds of characters and look one character ahead for it.
+    """
+    allowed = [
+        machine.alphabet.classes[c] for c in bits(machine.moves_mask(place // machine.nodes))
+    ]
+    kinds: dict[str, list[str]] = {}
+    ascii_codes = [c for chars in allowed for low, high in chars.ranges() if low < 0x80
+                   for c in range(low, min(high, 0x7F) + 1)]  # fmt: skip
+    others = [e for chars in allowed[: _OF_A_KIND * 4] for e in chars.edges[::2][:2] if e >= 0x80]
+    for code in (*ascii_codes, *others):
+        char = chr(code)
+        kind = "L" if char.isalpha() else "N" if char.isnumeric() else "Z" if char.isspace() else ""
+        kinds.setdefault(kind + str(code >= 0x80), []).append(char)
+    found = [c for chars in kinds.values() for c in chars[:_OF_A_KIND]]
+    return ("", *found) if machine.accepts(place) else tuple(found)
 
 
 def _kept_beside(
@@ -149,7 +208,7 @@ def _beyond(machine: Machine, trie: Trie, node: int, place: int) -> Iterator[byt
         at += 1
 
 
-def _common(first: list[int], second: list[int]) -> int:
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
     count = 0
     for a, b in zip(first, second, strict=False):
         if a != b:

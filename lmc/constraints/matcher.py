@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lmc.constraints.automaton import Automaton
+from lmc.constraints.forcing import Path
 from lmc.constraints.machine import DEAD
 from lmc.constraints.tables import MaskArray, TokenTable
 from lmc.constraints.vocabulary import Vocabulary
@@ -20,7 +21,7 @@ class TokenMatcher:
         ConstraintError: nothing matches, or the vocabulary cannot spell anything that does.
     """
 
-    __slots__ = ("_ended", "_place", "_start", "_table", "automaton")
+    __slots__ = ("_ended", "_path", "_place", "_start", "_table", "automaton")
 
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary) -> None:
         start = automaton.machine.start
@@ -30,6 +31,7 @@ class TokenMatcher:
         self._table: TokenTable = vocabulary.table(automaton.machine)
         self._start = start
         self._place = start
+        self._path: Path | None = None
         self._ended = False
         speller = self._table.speller
         if speller is not None and not speller.is_good(start):
@@ -65,6 +67,7 @@ class TokenMatcher:
             after = self._table.step(self._place, token)
             if after != DEAD:
                 self._place = after
+                self._path = (token, self._path)
                 return
             if token in self.vocabulary.eos and self.is_complete():
                 self._ended = True
@@ -78,7 +81,7 @@ class TokenMatcher:
         at its end whose boundary something that may still follow could move. Masks never depend
         on what is forced.
         """
-        return [] if self._ended else list(self._table.forced(self._place))
+        return [] if self._ended else list(self._table.forced(self._place, self._path))
 
     def is_complete(self) -> bool:
         """Whether the text so far matches: an end token is allowed."""
@@ -94,11 +97,12 @@ class TokenMatcher:
 
     def reset(self) -> None:
         """Go back to the beginning."""
-        self._place, self._ended = self._start, False
+        self._place, self._path, self._ended = self._start, None, False
 
     def fork(self) -> TokenMatcher:
         """Another matcher at the same place."""
         twin = object.__new__(TokenMatcher)
         twin.automaton, twin._table = self.automaton, self._table
-        twin._start, twin._place, twin._ended = self._start, self._place, self._ended
+        twin._start, twin._place, twin._path = self._start, self._place, self._path
+        twin._ended = self._ended
         return twin

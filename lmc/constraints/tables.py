@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from lmc.constraints.forcing import Forced, Path, forced_tokens, last, settled
 from lmc.constraints.machine import DEAD, Machine
 from lmc.constraints.spelling_out import Speller, spells_all
 from lmc.constraints.walking import walk
@@ -25,6 +26,7 @@ __all__ = ["MaskArray", "TokenTable"]
 
 MaskArray = npt.NDArray[np.bool_]
 
+_RECENT = 3  # tokens before a place that decide how what follows is cut
 _ORDINARY = 16  # bytes; hardly one token of a hundred is longer
 
 
@@ -38,7 +40,8 @@ class TokenTable:
         self._masks: dict[int, MaskArray] = {}
         self._short: dict[int, MaskArray] = {}
         self._steps: dict[tuple[int, int], int] = {}
-        self._forced: dict[int, tuple[int, ...]] = {}
+        self._forced: dict[int, Forced] = {}
+        self._forced_after: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
         self.speller = None if spells_all(machine, vocabulary) else Speller(machine, vocabulary)
         self.nothing = vocabulary.shared_row(np.zeros(len(vocabulary), dtype=np.bool_))
 
@@ -81,11 +84,15 @@ class TokenTable:
             self._steps[place, token] = after
         return after
 
-    def forced(self, place: int) -> tuple[int, ...]:
-        """The tokens that must come next; see `forcing`."""
-        from lmc.constraints.forcing import forced_tokens
-
+    def forced(self, place: int, path: Path | None) -> tuple[int, ...]:
+        """The tokens that must come next after the tokens of `path`; see `forcing`."""
         found = self._forced.get(place)
         if found is None:
             found = self._forced[place] = forced_tokens(self.machine, self.vocabulary, place)
-        return found
+        if not found.tokens or path is None:
+            return found.tokens
+        key = (place, last(path, _RECENT))
+        after = self._forced_after.get(key)
+        if after is None:
+            after = self._forced_after[key] = settled(self.vocabulary, found, path)
+        return after
