@@ -4,9 +4,11 @@ from lmc.ir import ops
 from lmc.ir.builder import ProgramBuilder, RegionBuilder
 from lmc.ir.core import Const, Effect, Node, Op, Operand, Program, Region, Value
 from lmc.ir.parser import parse
-from lmc.ir.printer import print_program as print
+from lmc.ir.printer import print_program
 from lmc.ir.types import BOOL, INT, STATE, TEXT, VALUE, Type, list_of
 from lmc.ir.verifier import verify, violations
+
+print = print_program  # as `lmc.ir.print`; not in `__all__`, where it would hide the built-in
 
 __all__ = [
     "BOOL",
@@ -28,7 +30,7 @@ __all__ = [
     "list_of",
     "ops",
     "parse",
-    "print",
+    "print_program",
     "verify",
     "violations",
 ]

@@ -65,6 +65,9 @@ def _place(at: Location | None) -> dict[str, Any] | None:
     return {"file": at.file, "line": at.line} if at else None
 
 
+GRAPHVIZ_SECONDS = 30  # large programs take Graphviz minutes
+
+
 # ------------------------------------------------------------------------------------------- DOT
 
 _BOX_STYLES = {
@@ -184,16 +187,22 @@ def to_svg(program: Program, *, graphviz: bool = True) -> str:
         graphviz: let Graphviz draw it where `dot` is installed; otherwise, and where `dot` fails,
             lmc lays it out by itself.
     """
-    if graphviz and (dot := shutil.which("dot")):
-        done = subprocess.run(
-            [dot, "-Tsvg"],
-            input=to_dot(program),
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
-        if done.returncode == 0:
-            return done.stdout
     from lmc.ir.svg import draw
 
-    return draw(picture_of(program))
+    drawn = _graphviz(program) if graphviz else None
+    return drawn or draw(picture_of(program))
+
+
+def _graphviz(program: Program) -> str | None:
+    """What Graphviz draws; None where it is not installed, fails, or takes too long."""
+    dot = shutil.which("dot")
+    if dot is None:
+        return None
+    try:
+        done = subprocess.run(
+            [dot, "-Tsvg"], input=to_dot(program), capture_output=True, encoding="utf-8",
+            check=True, timeout=GRAPHVIZ_SECONDS,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout

@@ -58,6 +58,7 @@ class _Round:
     def __init__(self, body: Region) -> None:
         self.body = body
         self.uses = uses(body)
+        self.user = {v: n.op for n in body.walk() for v in n.op.value_operands()}  # a last one
         self.fixed = released(body)
         self.ops: dict[Value, Op] = {}  # what defines each value that has been met
         self.new: dict[Value, Operand] = {}
@@ -112,10 +113,14 @@ class _Round:
         self.uses.subtract(old.value_operands())
         self.uses.update(new.value_operands())
 
-    def consume(self, value: Value) -> None:
-        """Drop the node of a value whose last use has just been replaced by its operands."""
-        self.dropped.add(value)
-        self.uses.subtract(self.ops[value].value_operands())
+    def consume(self, values: list[Value]) -> None:
+        """Drop the nodes of values whose last uses are replaced by their operands.
+
+        To be called when all of them are known: until then, the counts must include them.
+        """
+        self.dropped.update(values)
+        for value in values:
+            self.uses.subtract(self.ops[value].value_operands())
 
     # ------------------------------------------------------------------------- the rules
 
@@ -128,7 +133,13 @@ class _Round:
             case Pure(_, args) if all(isinstance(arg, Const) for arg in args):
                 return _folded(op)
             case Pure("text.concat", args):
-                return _concat(op, self.joined(args, copy=False))
+                user = self.only_user(node.results[0])
+                if isinstance(user, Extend) or (isinstance(user, Pure) and user.fn == op.mnemonic):
+                    return op  # it is taken in there, and a chain is in one go
+                consumed: list[Value] = []
+                parts = self.joined(args, consumed, copy=False)
+                self.consume(consumed)
+                return _concat(op, parts)
             case Pure("text.join", (separator, *items)):
                 return _concat(op, _between(separator, items))
             case Pure("bool.not", (Value() as arg,)):
@@ -142,37 +153,55 @@ class _Round:
         return op
 
     def extend(self, op: Extend, result: Value) -> Op | Operand:
-        parts = self.joined(op.parts, copy=True)
-        before = self.ops.get(op.state)
-        if not parts and not {op.state, result} & self.fixed:
-            return op.state
-        if (
-            isinstance(before, Extend)
-            and self.uses[op.state] == 1
-            and before.state not in self.fixed
-        ):
-            self.consume(op.state)
-            return Extend(before.state, _merged((*before.parts, *parts)))
-        return op if parts == op.parts else Extend(op.state, parts)
+        user = self.only_user(result)
+        if isinstance(user, Extend) and user.state is result and op.state not in self.fixed:
+            return op  # the last of a chain takes in all others, in time linear in its length
+        state = op.state
+        consumed: list[Value] = []
+        runs = [self.joined(op.parts, consumed, copy=True)]
+        while True:
+            before = self.ops.get(state)
+            if not isinstance(before, Extend) or self.uses[state] != 1:
+                break
+            if before.state in self.fixed:
+                break
+            consumed.append(state)
+            runs.append(self.joined(before.parts, consumed, copy=True))
+            state = before.state
+        self.consume(consumed)
+        parts = _merged(itertools.chain.from_iterable(reversed(runs)))
+        if not parts and not {state, result} & self.fixed:
+            return state
+        fresh = Extend(state, parts)
+        return op if fresh == op else fresh
 
-    def joined(self, parts: tuple[Operand, ...], *, copy: bool) -> tuple[Operand, ...]:
+    def joined(
+        self, parts: tuple[Operand, ...], consumed: list[Value], *, copy: bool
+    ) -> tuple[Operand, ...]:
         """The parts with concats replaced by what they join.
 
-        A concat with other uses stays, and is copied only on demand and where that stays small.
+        A concat that nothing else uses is added to `consumed`. Others stay, and are copied only on
+        demand and where that stays small.
         """
         flat: list[Operand] = []
-        for nth, part in enumerate(parts, 1):
+        left = list(reversed(parts))
+        while left:
+            part = left.pop()
             inner = self.concat(part)
             if inner is None:
                 flat.append(part)
             elif isinstance(part, Value) and self.uses[part] == 1:
-                self.consume(part)
-                flat.extend(inner.args)
-            elif copy and len(flat) + len(inner.args) + len(parts) - nth <= _MOST_PARTS:
+                consumed.append(part)
+                left.extend(reversed(inner.args))
+            elif copy and len(flat) + len(inner.args) + len(left) <= _MOST_PARTS:
                 flat.extend(inner.args)
             else:
                 flat.append(part)
         return _merged(flat)
+
+    def only_user(self, value: Value) -> Op | None:
+        """The op that uses a value, as it was before this round, if nothing else does."""
+        return self.user.get(value) if self.uses[value] == 1 else None
 
     def concat(self, operand: Operand) -> Pure | None:
         """The concat that defines an operand, if one does."""
