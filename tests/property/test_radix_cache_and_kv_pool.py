@@ -282,6 +282,16 @@ def test_a_walk_revives_what_was_dead() -> None:
     assert [cache.match(letters(p)) for p in ("aa", "bb")] == [0, 2]
 
 
+def test_a_walk_forgets_what_was_expected() -> None:
+    cache = filled("aa", "bb", "cc")
+    cache.expect(letters("aa"), 5)
+    cache.expect(letters("bb"), 50)
+    cache.evict(2)
+    cache.insert(letters("aa"), np.array([8, 9], np.int32))
+    cache.evict(2)
+    assert [cache.match(letters(p)) for p in ("aa", "bb")] == [0, 2]
+
+
 def test_pins_follow_a_split_and_end_with_the_lease() -> None:
     """B-79: lock a leaf, split its path by an insert, unlock from the old node."""
     cache = filled("abcd")

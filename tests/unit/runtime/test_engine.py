@@ -313,6 +313,30 @@ def test_forced_tokens_count_against_max_tokens_and_against_the_step() -> None:
     assert max(bench.runner.rows()) <= 4
 
 
+def test_forced_runs_share_the_step_with_all_that_run() -> None:
+    bench = Bench(max_batch_tokens=6)
+    words = [[first, *[B, C] * 8, last] for first in (A, B) for last in (A, B)]
+    for number in range(4):
+        bench.ask(str(number), gen(prompt(number, 3), 18, constraint=Words(words)))
+    bench.ask("free", gen(prompt(5, 3), 12))
+    bench.run()
+    assert all(result.tokens in words for name, result in bench.results.items() if name != "free")
+    assert max(bench.runner.rows()) == 6
+
+
+def test_a_long_text_is_the_same_in_one_piece_and_in_two() -> None:
+    bench = Bench()
+    whole, half = gen(prompt(0), 200), gen(prompt(0), 100)
+    bench.ask("whole", whole)
+    bench.ask("half", half)
+    bench.run()
+    tokens = bench.results["half"].tokens
+    keys = np.concatenate([half.keys, keys_of(tokens, made=True)])
+    bench.ask("rest", GenRequest(keys, params=half.params))
+    bench.run()
+    assert bench.results["whole"].tokens == [*tokens, *bench.results["rest"].tokens]
+
+
 def test_a_constraint_that_forces_everything_needs_no_step() -> None:
     bench = Bench()
     bench.ask("it", gen(prompt(0), 9, constraint=Words([[A, B, C]])))
@@ -533,6 +557,15 @@ def test_the_longest_cached_prefix_goes_first_among_equals() -> None:
     bench.ask("urgent", gen(prompt(3), 1, priority=()))
     bench.run()
     assert bench.order[1] == "warm"
+
+
+def test_what_got_cached_while_a_request_waited_counts() -> None:
+    bench = Bench(max_running=1)
+    bench.ask("seed", gen(prompt(0), 3))
+    bench.ask("cold", gen(prompt(1), 1))
+    bench.ask("warm", gen(prompt(0) + prompt(2), 1))
+    bench.run()
+    assert bench.order == ["seed", "warm", "cold"]
 
 
 def test_priorities_come_before_the_cache() -> None:
