@@ -235,17 +235,17 @@ def _prompt(engine: Engine, tokens: int, salt: int) -> str:
 def _prefill(engine: Engine, peer: _Peer | None, repeats: int) -> Figure:
     import torch
 
-    salts = iter(range(1000, 9000, 7))
+    prompts = iter([_prompt(engine, PROMPT_TOKENS, 1000 + n) for n in range(repeats + 1)])
+    tokenizer = engine.executor.target.tokenizer
+    ids = torch.tensor([tokenizer.encode(_prompt(engine, PROMPT_TOKENS, 999), first=True)])
 
     def mine() -> None:
-        engine.generate(_prompt(engine, PROMPT_TOKENS, next(salts)), max_tokens=1)
+        engine.generate(next(prompts), max_tokens=1)
 
     def theirs() -> None:
         assert peer is not None
-        tokenizer = engine.executor.target.tokenizer
-        ids = tokenizer.encode(_prompt(engine, PROMPT_TOKENS, next(salts)), first=True)
         with torch.inference_mode():
-            peer.model(torch.tensor([ids]), logits_to_keep=1).logits[0, -1].argmax()
+            peer.model(ids, logits_to_keep=1).logits[0, -1].argmax()
 
     found = _medians(mine, theirs if peer else None, repeats)
     return _rate("prefill", f"{PROMPT_TOKENS} tokens", PROMPT_TOKENS, found)
@@ -256,8 +256,11 @@ def _decode(batch: int, engine: Engine, peer: _Peer | None, repeats: int) -> Fig
 
     salts = iter(range(1000, 9000))
 
+    tokenizer = engine.executor.target.tokenizer
+    ready = [_prompt(engine, 48, next(salts)) for _ in range(4 * batch * (repeats + 1))]
+
     def prompts() -> list[str]:
-        return [_prompt(engine, 48, next(salts)) for _ in range(batch)]
+        return [ready.pop() for _ in range(batch)]
 
     def seconds(call: Callable[[int], object]) -> float:
         """Without the prompt: the time of many tokens less the time of one."""
@@ -274,8 +277,6 @@ def _decode(batch: int, engine: Engine, peer: _Peer | None, repeats: int) -> Fig
         assert peer is not None
         from lmc.bench.peer import _Call
         from lmc.params import GenParams
-
-        tokenizer = engine.executor.target.tokenizer
 
         def generate(n: int) -> None:
             calls = [
