@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 
 from lmc import __version__
 from lmc.commands import options
+from lmc.commands.bench import bench_command
 from lmc.commands.compile import compile_command
 from lmc.commands.doctor import doctor_command
 from lmc.commands.exits import FAILED, INTERRUPTED, WRONG_USAGE, exit_code
@@ -121,6 +122,7 @@ app.command("run")(run_command)
 app.command("explain")(explain_command)
 app.add_typer(model_commands, name="model")
 app.command("doctor")(doctor_command)
+app.command("bench")(bench_command)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,54 @@
+"""`lmc bench`: LM programs on this machine, beside transformers in the same process."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lmc.commands import options
+
+__all__ = ["bench_command"]
+
+
+def bench_command(
+    workloads: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORKLOAD]...", help='Figures to measure; "cpu" is all of them.'),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON.")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option("--write", metavar="FILE", help="Write the table as Markdown.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads for both.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each figure, after one more.")] = 3,
+    peer: Annotated[bool, typer.Option(help="Measure transformers as well.")] = True,
+    dtype: Annotated[str, typer.Option(help="Number format of both.")] = "auto",
+    traceback: options.Traceback = False,  # noqa: ARG001
+) -> None:
+    """Measure, print a table, and say in which circumstances it was made."""
+    from lmc.bench.cpu import as_markdown, run
+
+    for path in (json, write):
+        if path is not None:
+            options.check_writable(path)
+    names = [name for name in workloads or () if name != "cpu"]
+    report = run(
+        names,
+        threads=threads,
+        repeats=repeats,
+        peer=peer,
+        dtype=dtype,
+        say=lambda name: print(f"measuring {name}", file=sys.stderr),
+    )
+    table = as_markdown(report)
+    if json is not None:
+        json.write_text(json_text.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+    if write is not None:
+        write.write_text(table, encoding="utf-8")
+    print(table, end="")

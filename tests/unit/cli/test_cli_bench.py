@@ -1,0 +1,39 @@
+"""`lmc bench`: names, files, and a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lmc.bench.cpu import Figure, Report, as_markdown
+from tests.unit.cli.conftest import Invoke
+
+
+def test_bookkeeping_is_measured_without_a_model(invoke: Invoke, tmp_path: Path) -> None:
+    table, figures = tmp_path / "t.md", tmp_path / "t.json"
+    out = invoke("bench", "radix", "executor", "--write", str(table), "--json", str(figures))
+    assert out.stdout == table.read_text()
+    names = [f["name"] for f in json.loads(figures.read_text())["figures"]]
+    assert names == ["radix insert", "radix match", "executor"]
+
+
+def test_an_unknown_workload_is_refused(invoke: Invoke) -> None:
+    out = invoke("bench", "nothing", code=2)
+    assert "there is no benchmark 'nothing'" in out.stderr
+
+
+def test_ratios_say_how_many_times_better_lmc_is() -> None:
+    rate = Figure("a", "tokens/s", 30.0, 10.0, 1.0, 2.0)
+    time = Figure("b", "s", 2.0, 5.0)
+    alone = Figure("c", "s", 2.0)
+    assert (rate.ratio, time.ratio, alone.ratio) == (3.0, 2.5, None)
+    table = as_markdown(Report((rate, time, alone), {"torch": "x"}))
+    assert "| a | 30 tokens/s | 10 tokens/s | 3.00 | 1.00 / 2.00 |" in table
+
+
+@pytest.mark.model
+def test_a_program_is_measured_beside_transformers(invoke: Invoke) -> None:
+    out = invoke("bench", "chat", "--repeats", "1")
+    assert "prompt tokens" in out.stdout
