@@ -34,9 +34,9 @@ def bench_command(
     """Measure, print a table, and say in which circumstances it was made."""
     from lmc.bench.cpu import as_markdown, run
 
-    for path in (json, write):
+    for option, path in (("--json", json), ("--write", write)):
         if path is not None:
-            options.check_writable(path)
+            options.check_writable(path, option)
     names = [name for name in workloads or () if name != "cpu"]
     report = run(
         names,
