@@ -57,6 +57,21 @@ class TokenMatcher:
             return self._table.nothing
         return self._table.mask(self._place)
 
+    def mask_within(self, tokens: int) -> MaskArray:
+        """Which tokens may come next so that the constraint is complete after `tokens` in all.
+
+        The mask, without the tokens that lead where `tokens - 1` more are not enough for the
+        shortest completion; like `mask` while the budget is large. Where it is too small already,
+        the tokens that lead to the nearest end. The end token is not counted.
+        """
+        if self._ended:
+            return self._table.nothing
+        return self._table.mask_within(self._place, tokens)
+
+    def shortest_tokens(self) -> int:
+        """How many tokens the tokenizer makes of the shortest text from here."""
+        return 0 if self._ended else self._table.closer.cost(self._place)
+
     def advance(self, token: int) -> None:
         """Take a token.
 

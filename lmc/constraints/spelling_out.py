@@ -18,7 +18,7 @@ from lmc.constraints.alphabet import INVALID, LEAF
 from lmc.constraints.machine import DEAD, Machine
 from lmc.constraints.texts import shortest_text
 from lmc.constraints.vocabulary import Vocabulary
-from lmc.constraints.walking import walk_arrays
+from lmc.constraints.walking import places_after
 
 __all__ = ["Speller", "spells_all"]
 
@@ -76,7 +76,7 @@ class Speller:
 
     def allowed(self, place: int) -> npt.NDArray[np.bool_]:
         """The tokens that may come at `place`, bool, shape (vocabulary,)."""
-        after = self._after(place)
+        after = places_after(self.machine, self.vocabulary.trie, place)
         places = [p for p in np.unique(after).tolist() if p != DEAD and self.is_good(p)]
         return np.isin(after, places)
 
@@ -84,13 +84,6 @@ class Speller:
         """Whether an end can be reached from `place` with tokens."""
         known = self._good.get(place)
         return self._search(place) if known is None else known
-
-    def _after(self, place: int) -> npt.NDArray[np.int64]:
-        """The place after each token, or `DEAD`."""
-        trie = self.vocabulary.trie
-        state, node = walk_arrays(self.machine, trie, place)
-        joined = np.where(state == DEAD, DEAD, state.astype(np.int64) * self.machine.nodes + node)
-        return np.asarray(joined[trie.node_of])
 
     def _search(self, start: int) -> bool:
         machine = self.machine
@@ -107,7 +100,9 @@ class Speller:
                     self._good[at] = True
                     at = came_from[at]
                 return True
-            for after in np.unique(self._after(place)).tolist():
+            for after in np.unique(
+                places_after(self.machine, self.vocabulary.trie, place)
+            ).tolist():
                 if after != DEAD and after not in came_from:
                     came_from[after] = place
                     heapq.heappush(heap, (machine.least_bytes(after), after))

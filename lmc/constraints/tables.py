@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from lmc.constraints.closing import Closer
 from lmc.constraints.forcing import Forced, Path, forced_tokens, last, settled
 from lmc.constraints.machine import DEAD, Machine
 from lmc.constraints.spelling_out import Speller, spells_all
@@ -43,6 +44,7 @@ class TokenTable:
         self._forced: dict[int, Forced] = {}
         self._forced_after: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
         self.speller = None if spells_all(machine, vocabulary) else Speller(machine, vocabulary)
+        self.closer = Closer(machine, vocabulary)
         self.nothing = vocabulary.shared_row(np.zeros(len(vocabulary), dtype=np.bool_))
 
     def mask(self, place: int) -> MaskArray:
@@ -72,6 +74,10 @@ class TokenTable:
             short = self._short[wide] = walk(self.machine, trie, wide, up_to=_ORDINARY)
         longer = walk(self.machine, trie, place, above=_ORDINARY)
         return self.vocabulary.shared_row(short | longer)
+
+    def mask_within(self, place: int, tokens: int) -> MaskArray:
+        """The mask, without tokens after which the constraint needs more than `tokens` in all."""
+        return self.vocabulary.shared_row(self.closer.fitting(place, self.mask(place), tokens))
 
     def step(self, place: int, token: int) -> int:
         """The place after a token that is text, or `DEAD`."""

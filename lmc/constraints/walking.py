@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lmc.constraints.machine import Machine
     from lmc.constraints.vocabulary import Trie
 
-__all__ = ["wait_for_kernels", "walk", "walk_arrays"]
+__all__ = ["places_after", "wait_for_kernels", "walk", "walk_arrays"]
 
 _COMPILE_FROM = 4096  # nodes of the trie; below that numpy is as fast as is worth waiting for
 
@@ -91,6 +91,13 @@ def walk_arrays(
         out_state[nodes] = after
         out_node[nodes] = inside
     return out_state, out_node
+
+
+def places_after(machine: Machine, trie: Trie, place: int) -> npt.NDArray[np.int64]:
+    """The place after each token, or `DEAD`; int64, shape (vocabulary,)."""
+    state, node = walk_arrays(machine, trie, place)
+    joined = np.where(state == DEAD, DEAD, state.astype(np.int64) * machine.nodes + node)
+    return np.asarray(joined[trie.node_of])
 
 
 def walk_compiled(
