@@ -109,7 +109,9 @@ class Text:
                 self._source.need("a slice whose ends are not known yet")
             stop = key.stop if key.stop is not None else _END
             return self._source.pure("text.slice", self, key.start or 0, stop)
-        return self._source.pure("text.at", self, key if isinstance(key, Int) else int(key))
+        if not _inside(self._source, key, self._source.pure("text.length", self)):
+            raise IndexError("string index out of range")
+        return self._source.pure("text.at", self, key)
 
     def __iter__(self) -> Any:
         self._source.need("the characters of a text that is not known yet")
@@ -150,6 +152,8 @@ class Text:
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> Any:
         if maxsplit != -1:
             self._source.need("split() with maxsplit of a text that is not known yet")
+        if sep is not None and not sep:
+            raise ValueError("empty separator")
         return self._call("text.words", "text.split", sep)
 
     def splitlines(self, keepends: bool = False) -> Any:
@@ -166,6 +170,16 @@ class Text:
         if argument is None:
             return self._source.pure(plain, self)
         return self._source.pure(with_argument, self, argument)
+
+
+def _inside(source: Source, index: object, length: Int) -> bool:
+    """Whether an index lies inside a sequence: both ways are followed where it is not known.
+
+    So the program sees the exception that Python would raise, and may catch it.
+    """
+    if type(index) is not int:
+        source.need("an index that is not known yet")
+    return bool(source.pure("int.lt", index, length) if index >= 0 else length >= -index)
 
 
 _END = 2**62  # a slice end beyond every text
@@ -309,9 +323,11 @@ class TextList:
         self.value = value
 
     def __getitem__(self, index: object) -> Any:
-        if isinstance(index, (int, Int)):
-            return self._source.pure("list.get", self, index)
-        self._source.need("a slice of a list that is not known yet")
+        if isinstance(index, slice):
+            self._source.need("a slice of a list that is not known yet")
+        if not _inside(self._source, index, self._source.pure("list.length", self)):
+            raise IndexError("list index out of range")
+        return self._source.pure("list.get", self, index)
 
     def __len__(self) -> int:
         self._source.need("len() of a list that is not known yet")

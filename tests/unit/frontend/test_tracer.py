@@ -252,3 +252,47 @@ def test_nested_programs_go_on_with_the_same_prompt() -> None:
     assert text.index("lm.gen") < text.index('"<"')
     with pytest.raises(UsageError, match="without a prompt state"):
         inner("x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("at", [0, 1, -1, -2])
+def test_an_index_out_of_range_raises_where_python_would(at: int) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> object:
+        try:
+            word = x.split()[at]
+        except IndexError:
+            word = "no word"
+        try:
+            return [word, x[at]]
+        except IndexError:
+            return [word, "no letter"]
+
+    @lmc.jit
+    def bare(s: State, x: str) -> None:
+        s += x.split(",")[1][0]
+
+    assert not resumes(graph(p))
+    assert len(resumes(graph(bare))) == 2
+    with lmc.Engine("fake") as engine:
+        for x in ("", "a", "ab", "a b", "a b c", "a,b", "a,"):
+            for program in (p, bare):
+                mine = program.run(x=x, engine=engine)
+                theirs = program.run(x=x, engine=engine, eager=True)
+                assert (mine.value, mine.text) == (theirs.value, theirs.text)
+                assert (mine.error and mine.error.problem) == (
+                    theirs.error and theirs.error.problem
+                )
+
+
+def test_an_empty_separator_raises_as_in_python() -> None:
+    @lmc.jit
+    def p(s: State, x: str, sep: str) -> object:
+        try:
+            return x.split(sep)[0]
+        except ValueError as error:
+            return str(error)
+
+    with lmc.Engine("fake") as engine:
+        for sep in ("", ","):
+            results = [p.run(x="a,b", sep=sep, engine=engine, eager=e) for e in (False, True)]
+            assert results[0].value == results[1].value
