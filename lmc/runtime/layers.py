@@ -1,13 +1,13 @@
 """The row-wise layers of a transformer: their definitions in torch, and who computes them.
 
-Every function here treats each row by itself. `row_ops` gives the compiled kernels where numba
-can be had and the sizes suit them, else `TorchRowOps`, which is also what they are tested against.
+Every function here treats each row by itself. `row_ops` gives the compiled kernels where there is a
+team to run them and the sizes suit them, else `TorchRowOps`, which is also what they are tested
+against.
 """
 
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -17,6 +17,10 @@ from lmc.runtime.config import ModelConfig, RopeScaling
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from lmc.runtime.kernels.parallel import Team
+
+SMALL = 20_000  # numbers: less is done before a second thread has looked
 
 __all__ = ["KernelRowOps", "Rotary", "RowOps", "TorchRowOps", "rms_norm", "rotate", "row_ops"]
 
@@ -150,20 +154,20 @@ class TorchRowOps:
 class KernelRowOps:
     """The compiled kernels of `lmc.runtime.kernels.rows`, on the CPU.
 
-    Sums have a fixed order; exponentials are good to 1e-7. Not for use by two threads at a time.
+    Sums have a fixed order.
     """
 
     name = "kernels"
 
-    def __init__(self, config: ModelConfig, rotary: Rotary, *, half: bool, threads: int) -> None:
+    def __init__(self, config: ModelConfig, rotary: Rotary, team: Team, *, half: bool) -> None:
         from lmc.runtime.kernels.parallel import bits_of
         from lmc.runtime.kernels.rows import row_kernel
 
-        self._config, self._rotary, self._threads = config, rotary, threads
+        self._config, self._rotary = config, rotary
         self._epsilon = bits_of(config.rms_eps)
-        self._embed = row_kernel("embed", half)
-        self._norm = row_kernel("norm", half)
-        self._rotate_store = row_kernel("rotate_store", half)
+        self._embed = row_kernel("embed", half, team)
+        self._norm = row_kernel("norm", half, team)
+        self._rotate_store = row_kernel("rotate_store", half, team)
 
     @staticmethod
     def supports(config: ModelConfig) -> bool:
@@ -171,22 +175,18 @@ class KernelRowOps:
         sizes = (config.hidden_size, config.head_dim // 2)
         return all(size % 16 == 0 for size in sizes) and config.head_dim % 2 == 0
 
-    def _team(self, numbers: int) -> int:
-        """Threads for a task: waking others pays from about 10 us of work on."""
-        return self._threads if numbers > 20_000 else 1
-
     def embed(self, tokens: Tensor, table: Tensor, out: Tensor) -> None:
         rows, columns = out.shape
         self._embed(
-            self._team(rows * columns), tokens.data_ptr(), table.data_ptr(), out.data_ptr(), rows,
-            columns,
+            tokens.data_ptr(), table.data_ptr(), out.data_ptr(), rows, columns,
+            small=rows * columns < SMALL,
         )  # fmt: skip
 
     def norm(self, residual: Tensor, weight: Tensor, out: Tensor) -> None:
         rows, columns = out.shape
         self._norm(
-            self._team(rows * columns), residual.data_ptr(), weight.data_ptr(), out.data_ptr(),
-            rows, columns, self._epsilon,
+            residual.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, columns, self._epsilon,
+            small=rows * columns < SMALL,
         )  # fmt: skip
 
     def rotate_store(
@@ -202,17 +202,18 @@ class KernelRowOps:
     ) -> None:
         config, rows = self._config, len(queries)
         self._rotate_store(
-            self._team(rows * qkv.shape[1]), qkv.data_ptr(), positions.data_ptr(),
+            qkv.data_ptr(), positions.data_ptr(),
             slots.data_ptr(), self._rotary.cosines.data_ptr(), self._rotary.sines.data_ptr(),
             queries.data_ptr(), keys.data_ptr(), values.data_ptr(), rows, config.heads,
             config.kv_heads, config.head_dim, 0 if q_norm is None else q_norm.data_ptr(),
             0 if k_norm is None else k_norm.data_ptr(), self._epsilon,
+            small=rows * qkv.shape[1] < SMALL,
         )  # fmt: skip
 
 
-def row_ops(config: ModelConfig, *, dtype: torch.dtype, threads: int) -> RowOps:
-    """The fastest row-wise layers there are for a model on the CPU."""
+def row_ops(config: ModelConfig, team: Team | None, *, dtype: torch.dtype) -> RowOps:
+    """The fastest row-wise layers there are for a model on the CPU; torch's without a team."""
     rotary = Rotary(config)
-    if find_spec("numba") is not None and KernelRowOps.supports(config):
-        return KernelRowOps(config, rotary, half=dtype == torch.bfloat16, threads=threads)
+    if team is not None and KernelRowOps.supports(config):
+        return KernelRowOps(config, rotary, team, half=dtype == torch.bfloat16)
     return TorchRowOps(config, rotary)

@@ -22,6 +22,7 @@ from lmc.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from lmc.runtime.kernels.parallel import Team
     from lmc.runtime.kernels.products import Product
 
 __all__ = [
@@ -135,10 +136,10 @@ class KernelLinear:
         )  # fmt: skip
 
 
-def _kernel_kind(name: str, threads: int) -> LinearKind:
+def _kernel_kind(name: str, team: Team) -> LinearKind:
     from lmc.runtime.kernels.products import Product
 
-    product = Product(name, threads=threads)
+    product = Product(name, team)
     step = 1 if name == "fma" else 32
 
     def pack(weight: Tensor, bias: Tensor | None, gated: bool) -> Linear:
@@ -156,8 +157,10 @@ def best_dtype() -> torch.dtype:
     return torch.bfloat16 if {"amx", "dot"} & {*usable()} else torch.float32
 
 
-def linear_kinds(dtype: torch.dtype, *, threads: int) -> list[LinearKind]:
+def linear_kinds(dtype: torch.dtype, team: Team | None) -> list[LinearKind]:
     """The ways to compute products on this CPU, the fastest first; the last one always works.
+
+    Without a team there is only the library's.
 
     Raises:
         UsageError: the CPU's runner computes in float32 or bfloat16 only.
@@ -168,9 +171,9 @@ def linear_kinds(dtype: torch.dtype, *, threads: int) -> list[LinearKind]:
             f"the CPU cannot compute in {name}", hint="give dtype='float32' or 'bfloat16'"
         )
     plain = LinearKind("plain", lambda columns, inner: True, lambda w, b, gated: PlainLinear(w, b))  # noqa: ARG005
-    if find_spec("numba") is None:
+    if team is None:
         return [plain]
     from lmc.runtime.kernels.products import usable
 
     of_type = ("fma",) if dtype == torch.float32 else ("amx", "dot")
-    return [*(_kernel_kind(n, threads) for n in usable() if n in of_type), plain]
+    return [*(_kernel_kind(n, team) for n in usable() if n in of_type), plain]

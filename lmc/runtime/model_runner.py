@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmc.runtime.config import ModelConfig
+    from lmc.runtime.kernels.parallel import Team
     from lmc.runtime.models.base import KVTensors, Model
 
 __all__ = ["ModelRunner", "physical_cores"]
@@ -67,8 +69,7 @@ class ModelRunner:
         device: "cpu".
         kv_tokens: slots of the KV pool.
         attention: name of a backend, or "auto".
-        threads: of torch and of the kernels, from now on and for the whole process; None takes the
-            physical cores.
+        threads: that compute, the caller's included; None takes the physical cores.
 
     Raises:
         UsageError: an argument that means nothing here.
@@ -93,29 +94,27 @@ class ModelRunner:
         self.threads = physical_cores() if threads is None else threads
         if self.threads < 1:
             raise UsageError(f"threads is {threads}", hint="give a positive number, or None")
-        torch.set_num_threads(self.threads)
+        self._team = _team(self.threads)
         self.config = config
         self.vocab_size = config.vocab_size
         self.context_length = config.context_length
         self.kv_tokens = kv_tokens
         self.dtype = _dtype(dtype)
         self.seconds: dict[str, float] = {"forward": 0.0, "logits": 0.0, "sample": 0.0}
-        with torch.inference_mode():
+        with torch.inference_mode(), _one_torch_thread():
             self._model = self._load(weights)
             self._kv: KVTensors = [(self._pool(), self._pool()) for _ in range(config.layers)]
-        self._attention = choose_attention(
-            attention, config, dtype=self.dtype, threads=self.threads
-        )
-        self._sampler = Sampler(config.vocab_size, threads=self.threads)
+        self._attention = choose_attention(attention, config, self._team, dtype=self.dtype)
+        self._sampler = Sampler(config.vocab_size, self._team)
 
     def _load(self, weights: Mapping[str, Tensor]) -> Model:
-        kinds = linear_kinds(self.dtype, threads=self.threads)
+        kinds = linear_kinds(self.dtype, self._team)
         self._products = kinds[0].name
         return model_class(self.config.family)(
             self.config,
             weights,
             kinds=kinds,
-            ops=row_ops(self.config, dtype=self.dtype, threads=self.threads),
+            ops=row_ops(self.config, self._team, dtype=self.dtype),
             dtype=self.dtype,
         )
 
@@ -139,7 +138,8 @@ class ModelRunner:
             InternalError: the step cannot be computed: a token, slot or position out of range.
         """
         self._check(step)
-        with torch.inference_mode():
+        team = contextlib.nullcontext() if self._team is None else self._team.at_work()
+        with torch.inference_mode(), team:
             batch = Batch.of(step)
             with self._timed("forward"):
                 self._attention.begin(batch)
@@ -148,6 +148,8 @@ class ModelRunner:
 
     def close(self) -> None:
         """Free weights and KV memory; the runner cannot be used afterwards."""
+        if self._team is not None:
+            self._team.close()
         self._kv = []
         del self._model
 
@@ -219,11 +221,32 @@ class ModelRunner:
         )
 
 
+def _team(threads: int) -> Team | None:
+    """Threads for compiled kernels, or None where numba cannot be had."""
+    if find_spec("numba") is None:
+        torch.set_num_threads(threads)
+        return None
+    from lmc.runtime.kernels.parallel import Team
+
+    return Team(threads)
+
+
 def _wish(segment: Segment, row: int) -> Wish | None:
     """What is to be drawn after a row: only the last one of a segment may have a wish."""
     if segment.sample is None or row != len(segment.tokens) - 1:
         return None
     return Wish(segment.sample, segment.position, segment.mask, segment.banned)
+
+
+@contextlib.contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Loading is hundreds of small copies: on a busy machine, threads make them slower."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +33,8 @@ from lmc.runtime.request import MaskArray, Sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from lmc.runtime.kernels.parallel import Team
 
 __all__ = ["Sampler", "Wish", "allowed_tokens", "draw", "keys_of_draw", "noise", "scramble"]
 
@@ -138,15 +139,15 @@ def _unbanned(wish: Wish, vocabulary: int) -> MaskArray | None:
 
 
 class Sampler:
-    """Draws for the rows of a step; compiled where numba can be had, by the definitions else."""
+    """Draws for the rows of a step: compiled with a team, by the definitions without one."""
 
-    def __init__(self, vocab_size: int, *, threads: int) -> None:
-        self._vocab_size, self._threads = vocab_size, threads
+    def __init__(self, vocab_size: int, team: Team | None) -> None:
+        self._vocab_size = vocab_size
         self._kernel = None
-        if find_spec("numba") is not None and vocab_size % 16 == 0:
+        if team is not None and vocab_size % 16 == 0:
             from lmc.runtime.kernels.draw import draw_kernel
 
-            self._kernel = draw_kernel()
+            self._kernel = draw_kernel(team)
 
     def run(
         self, logits: Tensor, wishes: Sequence[Wish | None]
@@ -213,8 +214,8 @@ class Sampler:
         tokens = np.full(len(wishes), -1, np.int64)
         normalizers = np.zeros(len(wishes))
         self._kernel(
-            self._threads if len(wishes) > 1 else 1, logits.ctypes.data, len(wishes),
+            logits.ctypes.data, len(wishes),
             self._vocab_size, rows.ctypes.data, temperatures.ctypes.data, tokens.ctypes.data,
-            normalizers.ctypes.data,
+            normalizers.ctypes.data, small=len(wishes) == 1,
         )  # fmt: skip
         return tokens, normalizers

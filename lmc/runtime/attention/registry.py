@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +11,7 @@ from lmc.runtime.attention.base import AttentionBackend
 
 if TYPE_CHECKING:
     from lmc.runtime.config import ModelConfig
+    from lmc.runtime.kernels.parallel import Team
 
 __all__ = ["ATTENTION", "choose_attention"]
 
@@ -19,7 +19,7 @@ ATTENTION = ("tiles", "torch", "reference")  # the fastest first
 
 
 def choose_attention(
-    name: str, config: ModelConfig, *, dtype: torch.dtype, threads: int
+    name: str, config: ModelConfig, team: Team | None, *, dtype: torch.dtype
 ) -> AttentionBackend:
     """The backend `name`, or with "auto" the fastest that can serve the model.
 
@@ -31,11 +31,11 @@ def choose_attention(
             f"there is no attention backend {name!r}",
             hint=f"give one of auto, {', '.join(ATTENTION)}",
         )
-    if name in ("auto", "tiles") and find_spec("numba") is not None:
+    if name in ("auto", "tiles") and team is not None:
         from lmc.runtime.attention.tiles_numba import TileAttention
 
         if TileAttention.supports(config):
-            return TileAttention(config, half=dtype == torch.bfloat16, threads=threads)
+            return TileAttention(config, team, half=dtype == torch.bfloat16)
     if name == "tiles":
         raise UsageError(
             "attention='tiles' needs numba and heads of a multiple of 16",

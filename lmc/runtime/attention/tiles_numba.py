@@ -16,7 +16,9 @@ import torch
 
 from lmc.runtime.attention.base import Batch
 from lmc.runtime.attention.units import Units, divide
-from lmc.runtime.kernels.parallel import bits_of
+from lmc.runtime.kernels import amx
+from lmc.runtime.kernels.parallel import Team, bits_of
+from lmc.runtime.kernels.products import usable
 from lmc.runtime.kernels.tiles import HEADER, TILE, fold_kernel, part_kernel, scratch_bytes
 
 if TYPE_CHECKING:
@@ -30,24 +32,32 @@ LANES_PER_UNIT = 64  # enough to make up for widening the keys and values of a t
 LONG_RUN = 8  # tiles of a unit, where there are few
 
 
+def best_kernel(config: ModelConfig, half: bool) -> str:
+    """The fastest kernel for a model on this processor."""
+    pairs = half and config.head_dim % 32 == 0
+    return next(name for name in usable() if pairs or name == "fma")
+
+
 class TileAttention:
     """The backend "tiles": see the module."""
 
     name = "tiles"
 
-    def __init__(self, config: ModelConfig, *, half: bool, threads: int) -> None:
+    def __init__(self, config: ModelConfig, team: Team, *, half: bool) -> None:
         self._config = config
-        self._threads = threads
+        self._threads = team.threads
         self._group = config.heads // config.kv_heads
         self._rows_per_unit = max(1, LANES_PER_UNIT // self._group)
         lanes = self._rows_per_unit * self._group
         self._blocks = -(-lanes // 16)
         self._scratch_bytes = scratch_bytes(lanes, config.head_dim)
-        self._scratch = torch.zeros(threads * self._scratch_bytes, dtype=torch.uint8)
+        self._scratch = torch.zeros(team.threads * self._scratch_bytes, dtype=torch.uint8)
         self._parts = torch.zeros(0)
         self._scale = bits_of(math.log2(math.e) / math.sqrt(config.head_dim))
-        self._compute = part_kernel(half)
-        self._fold = fold_kernel(half)
+        kernel = best_kernel(config, half)
+        self._compute = part_kernel(kernel, half, team)
+        self._fold = fold_kernel(kernel, half, team)
+        self._registers = amx.configuration()
         self._units: Units | None = None
 
     @staticmethod
@@ -82,16 +92,17 @@ class TileAttention:
         assert self._units is not None, "begin comes before attend"
         config, units = self._config, self._units
         table, order, limits, lows, slots, bases, leads, folded, counts = self._addresses
-        threads = self._threads if self._work > 20_000 else 1
+        small = self._work < 20_000
         parts, target = self._parts.data_ptr(), out.data_ptr()
         self._compute(
-            threads, table, len(units.units), order, limits, lows, slots, bases, leads,
+            table, len(units.units), order, limits, lows, slots, bases, leads,
             queries.data_ptr(), keys.data_ptr(), values.data_ptr(), target, parts,
             config.heads, config.kv_heads, config.head_dim, self._scale,
-            self._scratch.data_ptr(), self._scratch_bytes, self._blocks,
+            self._scratch.data_ptr(), self._scratch_bytes, self._blocks, self._registers.data_ptr(),
+            small=small,
         )  # fmt: skip
         if len(units.folded):
             self._fold(
-                threads, folded, len(units.folded), bases, counts, target, parts, config.heads,
-                config.head_dim,
+                folded, len(units.folded), bases, counts, target, parts, config.heads,
+                config.head_dim, small=small,
             )  # fmt: skip

@@ -2,13 +2,14 @@
 
 Rows that share a prefix attend to it together, whoever they belong to. Which rows are together
 never changes a result (see `lmc.runtime.kernels.tiles`), so this is free to divide as it likes.
+Compiled, because it runs before every step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +20,8 @@ __all__ = ["LEAD", "PARTS", "WHOLE", "Units", "divide"]
 
 PARTS, LEAD, WHOLE = 0, 1, 2  # kinds of units: see the kernel
 
+_Wide = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class Units:
@@ -26,7 +29,7 @@ class Units:
 
     Attributes:
         units: int64, shape (units, 7): first place in `order`, rows, offset in `slots`, length of
-            that table, first tile, end tile, kind.
+            that table, first tile, end tile, kind; the costliest first.
         order: int32, the rows of the units, one unit after another.
         slots: int32, the tables of all segments, one after another.
         limits, lows: int32, per row: one past the last position it sees, and the first.
@@ -36,7 +39,7 @@ class Units:
         parts: how many parts there are in all.
     """
 
-    units: npt.NDArray[np.int64]
+    units: _Wide
     order: IntArray
     slots: IntArray
     limits: IntArray
@@ -60,50 +63,23 @@ def divide(
         longest_run: most tiles of a unit; more are cut, so that more threads find work.
         window: positions that a row sees, or None for all.
     """
-    limits = batch.positions + 1
-    lows = np.zeros_like(limits) if window is None else np.maximum(limits - window, 0)
+    limits = batch.positions + np.int32(1)
+    lows = np.zeros_like(limits) if window is None else np.maximum(limits - np.int32(window), 0)
     tables = [s.slots for s in batch.segments]
-    offsets = np.cumsum([0, *(len(t) for t in tables)])
-    own = -(-limits // tile)  # tiles of each row
-    leads = np.zeros_like(limits)
-    units: list[tuple[int, ...]] = []
-    order: list[IntArray] = []
-    placed = 0
-
-    def emit(rows: IntArray, segment: int, begin: int, end: int, kind: int) -> None:
-        nonlocal placed
-        for at in range(0, len(rows), rows_per_unit):
-            some = rows[at : at + rows_per_unit]
-            last = min(end, int(own[some].max()))
-            place = (placed, len(some), int(offsets[segment]), len(tables[segment]))
-            units.append((*place, begin, last, kind))
-            order.append(some)
-            placed += len(some)
-
-    for members, begin, end in _runs(tables, tile):
-        rows = np.concatenate([_rows_after(batch, m, begin * tile) for m in members])
-        representative = max(members, key=lambda m: len(tables[m]))
-        for cut in range(begin, end, longest_run):
-            stop = min(cut + longest_run, end)
-            rows = rows[own[rows] > cut]
-            if cut > 0:
-                emit(rows, representative, cut, stop, PARTS)
-                continue
-            leads[rows] = stop
-            emit(rows[own[rows] <= stop], representative, 0, stop, WHOLE)
-            emit(rows[own[rows] > stop], representative, 0, stop, LEAD)
-
+    slots = np.concatenate(tables).astype(np.int32, copy=False)
+    lengths = np.array([len(t) for t in tables], np.int64)
+    first = np.array(batch.first, np.int64)
+    units, order, leads = _divide(slots, lengths, first, limits, tile, rows_per_unit, longest_run)
+    own = -(-limits // tile)
     counts = np.where(own > leads, 1 + own - leads, 0).astype(np.int32)
-    bases = (np.cumsum(counts) - counts).astype(np.int32)
-    table = np.array(units, np.int64)
-    costly_first = np.argsort(-(table[:, 5] - table[:, 4]) * table[:, 1], kind="stable")
+    cost = (units[:, 5] - units[:, 4]) * units[:, 1]
     return Units(
-        units=np.ascontiguousarray(table[costly_first]),
-        order=np.concatenate(order),
-        slots=np.concatenate(tables).astype(np.int32, copy=False),
+        units=np.ascontiguousarray(units[np.argsort(-cost, kind="stable")]),
+        order=order,
+        slots=slots,
         limits=limits,
         lows=lows,
-        bases=bases,
+        bases=(np.cumsum(counts) - counts).astype(np.int32),
         leads=leads,
         counts=counts,
         folded=np.flatnonzero(counts).astype(np.int32),
@@ -111,46 +87,88 @@ def divide(
     )
 
 
-def _rows_after(batch: Batch, segment: int, position: int) -> IntArray:
-    """The rows of a segment at `position` or later."""
-    held = batch.segments[segment]
-    skip = max(0, position - held.start)
-    first = batch.first[segment]
-    return np.arange(first + skip, first + len(held.tokens), dtype=np.int32)
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _divide(
+    slots: IntArray,
+    lengths: _Wide,
+    first: _Wide,
+    limits: IntArray,
+    tile: int,
+    rows_per_unit: int,
+    longest_run: int,
+) -> tuple[_Wide, IntArray, IntArray]:
+    """The units, the order of their rows, and the tiles of each row's lead.
 
-
-def _runs(tables: list[IntArray], tile: int) -> Iterator[tuple[list[int], int, int]]:
-    """Segments that have the same slots in tiles `begin` to `end`, until every tile is covered.
-
-    Only whole tiles are shared. Yields (segments, begin, end).
+    Segments that have the same slots in their next tile are followed together, as far as all of
+    them agree; then each set of them that still agrees, and so on. Only whole tiles are shared.
     """
-    tiles = [-(-len(t) // tile) for t in tables]
-    work = [([*range(len(tables))], 0)]
-    while work:
-        members, begin = work.pop()
-        alike: dict[int, list[int]] = {}
-        for m in members:
-            alike.setdefault(int(tables[m][begin * tile]), []).append(m)
-        for first, *others in alike.values():
-            shared = {m: _common(tables[first], tables[m], begin, tile) for m in others}
-            near = [m for m in others if shared[m] > 0]
-            far = [m for m in others if shared[m] == 0]
-            if far:
-                work.append((far, begin))
-            if not near:
-                yield [first], begin, tiles[first]
-                continue
-            end = begin + min(shared[m] for m in near)
-            yield [first, *near], begin, end
-            longer = [m for m in (first, *near) if tiles[m] > end]
-            if longer:
-                work.append((longer, end))
+    count = len(lengths)
+    offsets = np.cumsum(lengths) - lengths
+    tiles = (lengths + tile - 1) // tile
+    leads = np.zeros(len(limits), np.int32)
+    flat: list[int] = [0 for _ in range(0)]  # numba takes a list's type from its making
+    order: list[int] = [0 for _ in range(0)]
+    members = np.arange(count)
+    work = [(0, count, 0)]  # members[low:high] from a tile on
+    while len(work) > 0:
+        low, high, begin = work.pop()
+        one = members[low]
+        near, shared = low + 1, 1 << 40
+        for i in range(low + 1, high):
+            other = members[i]
+            same = begin * tile
+            most = min(lengths[one], lengths[other])
+            while same < most and slots[offsets[one] + same] == slots[offsets[other] + same]:
+                same += 1
+            agreed = same // tile - begin
+            if agreed > 0:
+                members[i], members[near] = members[near], other
+                near += 1
+                shared = min(shared, agreed)
+        if near < high:
+            work.append((near, high, begin))
+        together = members[low:near]
+        end = tiles[one] if near == low + 1 else begin + shared
 
+        cut = begin
+        while cut < end:
+            stop = min(cut + longest_run, end)
+            # rows that end in this run and those that go on are different kinds of a lead
+            for goes_on in range(2):
+                kind = PARTS
+                if cut == 0:
+                    kind = LEAD if goes_on else WHOLE
+                elif goes_on:
+                    break
+                held, last = 0, 0
+                for m in together:
+                    beyond = first[m + 1] if m + 1 < count else len(limits)
+                    for row in range(first[m], beyond):
+                        own = (limits[row] + tile - 1) // tile
+                        if own <= cut or (cut == 0 and (own > stop) != bool(goes_on)):
+                            continue
+                        if held == rows_per_unit:
+                            flat[-2], flat[-6] = last, held
+                            held, last = 0, 0
+                        if held == 0:
+                            flat.extend((len(order), 0, offsets[one], lengths[one], cut, 0, kind))
+                        order.append(row)
+                        held += 1
+                        last = max(last, min(own, stop))
+                        if cut == 0:
+                            leads[row] = stop
+                if held > 0:
+                    flat[-2], flat[-6] = last, held
+            cut = stop
 
-def _common(a: IntArray, b: IntArray, begin: int, tile: int) -> int:
-    """How many whole tiles from `begin` on are the same in both tables."""
-    a, b = a[begin * tile :], b[begin * tile :]
-    length = min(len(a), len(b))
-    differs = a[:length] != b[:length]
-    same = int(differs.argmax()) if differs.any() else length
-    return same // tile
+        if near > low + 1:
+            longer = low
+            for i in range(low, near):
+                m = members[i]
+                if tiles[m] > end:
+                    members[i], members[longer] = members[longer], m
+                    longer += 1
+            if longer > low:
+                work.append((low, longer, end))
+    units = np.array(flat, np.int64).reshape(-1, 7)
+    return units, np.array(order, np.int32), leads

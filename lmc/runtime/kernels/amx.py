@@ -32,6 +32,7 @@ __all__ = [
     "tiles_begin",
     "tiles_clear",
     "tiles_end",
+    "tiles_rows",
     "tiles_step",
     "tiles_step_upper",
     "tiles_store",
@@ -136,3 +137,37 @@ def tiles_store_upper(builder: Any, out: Any, distance: Any) -> None:  # noqa: A
     """Write the upper 16 rows only."""
     _store(builder, 0, out, distance)
     _store(builder, 1, builder.add(out, _I64(64)), distance)
+
+
+def tiles_rows(blocks: int) -> Any:  # noqa: ANN401
+    """A product of 16 rows with up to four blocks of 16 columns; see `blocks.multiplier`.
+
+    (left, bytes between its rows, right, bytes between its rows, inner words, out, bytes between
+    its rows). Uses the registers freely: 0 to 3 for sums, 4 for the left factor.
+    """
+
+    @emits(types.none, *[types.int64] * 7)
+    def multiply(
+        builder: Any,  # noqa: ANN401
+        left: Any,  # noqa: ANN401
+        left_distance: Any,  # noqa: ANN401
+        right: Any,  # noqa: ANN401
+        right_distance: Any,  # noqa: ANN401
+        words: Any,  # noqa: ANN401
+        out: Any,  # noqa: ANN401
+        out_distance: Any,  # noqa: ANN401
+    ) -> None:
+        for block in range(blocks):
+            _emit(builder, "tilezero", _I8(block))
+        with cgutils.for_range(builder, builder.udiv(words, _I64(16))) as step:
+            _load(builder, 4, builder.add(left, builder.mul(step.index, _I64(64))), left_distance)
+            down = builder.mul(builder.mul(step.index, _I64(16)), right_distance)
+            for block in range(blocks):
+                at = builder.add(builder.add(right, down), _I64(64 * block))
+                register = 5 + block % 3
+                _load(builder, register, at, right_distance)
+                _product(builder, block, 4, register)
+        for block in range(blocks):
+            _store(builder, block, builder.add(out, _I64(64 * block)), out_distance)
+
+    return multiply

@@ -9,7 +9,7 @@ from typing import Any
 import numba
 from numba import cfunc, types
 
-from lmc.runtime.kernels.parallel import Kernel
+from lmc.runtime.kernels.parallel import Kernel, Team
 from lmc.runtime.kernels.vector import (
     add,
     atomic_next,
@@ -123,11 +123,11 @@ def _compiled() -> Any:  # noqa: ANN401 - numba has no types
     return draw
 
 
-def draw_kernel() -> Kernel:
+def draw_kernel(team: Team) -> Kernel:
     """The kernel behind `Sampler`.
 
     Arguments: logits float32 (rows, vocabulary), rows, vocabulary (a multiple of 16), wishes int64
     (rows, 5: 0 nothing, 1 greedy, 2 draw; address of a mask or 0; two keys; unused), temperatures
     float64, tokens int64 and normalizers float64, per row; the last two are written.
     """
-    return Kernel(_compiled(), 7)
+    return Kernel(_compiled(), 7, team)

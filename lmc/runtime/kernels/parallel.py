@@ -1,70 +1,171 @@
-"""Run a compiled kernel on torch's own OpenMP threads.
+"""Run compiled kernels on several threads, without ever waiting for one that has not begun.
 
-A second thread pool beside torch's would compete with it: while a linear layer's threads still
-spin for more work, the other pool's threads wait for a core, and the other way round at the next
-call. So the kernels are called through `GOMP_parallel` of the OpenMP library that torch has loaded,
-and run on the threads that are already awake.
+An OpenMP team ends each loop at a barrier that all its threads must reach. When the machine is busy
+with something else, one of them is often not running, and the others wait for the system to give
+it a core: each of the hundreds of small loops of a step may then take as long as a time slice. Here
+work is handed out item by item from a counter, and the caller takes items like the others; when
+none is left it closes the door and waits only for helpers that are inside. A helper that comes late
+finds the door closed. Every item writes its own results, so who computes it changes no bit.
 
-A kernel is a `numba.cfunc` of one pointer to int64 arguments. Every thread of the team calls it;
-work is handed out by a counter (`vector.atomic_next`) whose address is argument 0, and every item
-writes its own results, so neither the number of threads nor their speed changes a bit of them. A
-second counter, 8 bytes on, numbers the threads of the team.
-
-Where torch uses no GNU OpenMP (macOS, Windows), kernels run on the calling thread.
+A kernel is a `numba.cfunc` of one pointer to int64 arguments: argument 0 is the address of the
+counter (`vector.atomic_next`), and 8 bytes on, that of a second one that numbers those at work.
+The helpers spin while a step is computed (`Team.at_work`) and sleep between steps.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-__all__ = ["Kernel", "bits_of"]
+import numba
+from numba import cfunc, types
+
+from lmc.runtime.kernels.vector import (
+    atomic_add,
+    atomic_enter,
+    atomic_load,
+    atomic_store,
+    call,
+    load_i64,
+    pause,
+)
+
+__all__ = ["Kernel", "Team", "bits_of"]
+
+# int64 places of a team's block
+_DOOR = 0  # 1 while open, and 2 for each helper inside
+_ROUND = 8  # counts the kernels that were run
+_STOP = 16  # not 0: helpers go to sleep
+_FUNCTION, _ARGUMENTS = 24, 32
+_BLOCK_BYTES = 128  # two cache lines, so that nothing else lies near
+
+_SIGNATURE = types.void(types.CPointer(types.int64))
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _own_address(a: Any) -> Any:  # noqa: ANN401
+    return a[5]
 
 
 @cache
-def _team() -> Callable[[int, Any, int, int], None] | None:
-    """`GOMP_parallel` of the library that torch runs on, or None."""
-    import torch
+def _lead() -> Any:  # noqa: ANN401 - numba has no types
+    """Run a kernel and let helpers in; the caller's part."""
 
-    library = Path(torch.__file__).parent / "lib" / "libgomp.so.1"
-    try:
-        # RTLD_NOLOAD (4): only the copy that is already at work is of any use
-        found = ctypes.CDLL(str(library), mode=4 | ctypes.RTLD_LOCAL).GOMP_parallel
-    except (OSError, AttributeError):
-        return None
-    found.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-    found.restype = None
-    call: Callable[[int, Any, int, int], None] = found
-    return call
+    @cfunc(_SIGNATURE, cache=True)  # type: ignore[untyped-decorator]
+    def lead(a: Any) -> None:  # noqa: ANN401
+        block = _own_address(a)
+        atomic_add(block + _ROUND, 1)
+        atomic_store(block + _DOOR, 1)
+        call(load_i64(block + _FUNCTION), load_i64(block + _ARGUMENTS))
+        left = atomic_add(block + _DOOR, -1) - 1
+        while left != 0:
+            pause(0)
+            left = atomic_load(block + _DOOR)
+
+    return lead
+
+
+@cache
+def _help() -> Any:  # noqa: ANN401
+    """Take part in every kernel until told to stop; a helper's part."""
+
+    @cfunc(_SIGNATURE, cache=True)  # type: ignore[untyped-decorator]
+    def assist(a: Any) -> None:  # noqa: ANN401
+        block = _own_address(a)
+        done = 0
+        while atomic_load(block + _STOP) == 0:
+            if atomic_load(block + _ROUND) == done or atomic_enter(block + _DOOR) == 0:
+                pause(0)
+                continue
+            # nothing changes while somebody is inside, so this is the round that was entered
+            done = atomic_load(block + _ROUND)
+            call(load_i64(block + _FUNCTION), load_i64(block + _ARGUMENTS))
+            atomic_add(block + _DOOR, -2)
+
+    return assist
+
+
+class Team:
+    """The caller and `threads - 1` helpers.
+
+    Kernels of one team run one at a time: a team is used by one thread, or by turns.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._memory = ctypes.create_string_buffer(_BLOCK_BYTES + 64)
+        start = ctypes.addressof(self._memory)
+        self._block = start + -start % 64
+        self._words = (ctypes.c_int64 * (_BLOCK_BYTES // 8)).from_address(self._block)
+        self._words[5] = self._block
+        entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        self._lead, self._assist = entry(_lead().address), entry(_help().address)
+        self._wake = [threading.Event() for _ in range(threads - 1)]
+        self._closed = False
+        for i, wake in enumerate(self._wake):
+            threading.Thread(
+                target=self._serve, args=(wake,), name=f"lmc-helper-{i}", daemon=True
+            ).start()
+
+    def _serve(self, wake: threading.Event) -> None:
+        while True:
+            wake.wait()
+            wake.clear()
+            if self._closed:
+                return
+            self._assist(self._block)
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Keep the helpers awake. Kernels run outside of this too, on the caller alone."""
+        self._words[_STOP // 8] = 0
+        for wake in self._wake:
+            wake.set()
+        try:
+            yield
+        finally:
+            self._words[_STOP // 8] = 1
+
+    def run(self, function: int, arguments: int) -> None:
+        """Run the kernel at address `function` to its end."""
+        self._words[_FUNCTION // 8] = function
+        self._words[_ARGUMENTS // 8] = arguments
+        self._lead(self._block)
+
+    def close(self) -> None:
+        """End the helpers' threads."""
+        self._closed = True
+        self._words[_STOP // 8] = 1
+        for wake in self._wake:
+            wake.set()
 
 
 class Kernel:
-    """A compiled kernel of `count` int64 arguments, from argument 1 on.
+    """A compiled kernel of `count` int64 arguments, from argument 1 on, with a team to run it."""
 
-    Not for use by two threads at a time: its argument block is kept between calls.
-    """
-
-    def __init__(self, compiled: Any, count: int) -> None:  # noqa: ANN401 - numba has no types
+    def __init__(self, compiled: Any, count: int, team: Team) -> None:  # noqa: ANN401
         self._compiled = compiled  # keeps the machine code alive
         self._address = int(compiled.address)
-        self._serial = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._address)
+        self._alone: Callable[[int], None] = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._address)
         self._block = ctypes.create_string_buffer(8 * (count + 3))
         self._counter = ctypes.addressof(self._block)
         self._arguments = self._counter + 16
         self._pack = struct.Struct(f"{count + 3}q").pack_into
-        self._team = _team()
+        self._team = team
+        self._together = team.threads > 1
 
-    def __call__(self, threads: int, *arguments: int) -> None:
-        """Run to the end on at most `threads` threads."""
+    def __call__(self, *arguments: int, small: bool = False) -> None:
+        """Run to the end; `small` work is not worth sharing."""
         self._pack(self._block, 0, 0, 0, self._counter, *arguments)
-        if threads > 1 and self._team is not None:
-            self._team(self._address, self._arguments, threads, 0)
+        if self._together and not small:
+            self._team.run(self._address, self._arguments)
         else:
-            self._serial(self._arguments)
+            self._alone(self._arguments)
 
 
 def bits_of(number: float) -> int:

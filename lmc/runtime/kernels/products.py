@@ -33,7 +33,7 @@ from lmc.runtime.kernels.amx import (
     tiles_store,
     tiles_store_upper,
 )
-from lmc.runtime.kernels.parallel import Kernel
+from lmc.runtime.kernels.parallel import Kernel, Team
 from lmc.runtime.kernels.vector import (
     VECTOR,
     accumulators,
@@ -281,15 +281,12 @@ def _compiled(name: str) -> Any:  # noqa: ANN401
 
 
 class Product:
-    """One of the kernels, with memory for its threads' sums.
+    """One of the kernels, with memory for its threads' sums."""
 
-    Not for use by two threads at a time.
-    """
-
-    def __init__(self, name: str, *, threads: int) -> None:
-        self.name, self._threads = name, threads
-        self._kernel = Kernel(_compiled(name), 10)
-        self._sums = torch.zeros(threads * _SUMS, dtype=torch.uint8)
+    def __init__(self, name: str, team: Team) -> None:
+        self.name = name
+        self._kernel = Kernel(_compiled(name), 10, team)
+        self._sums = torch.zeros(team.threads * _SUMS, dtype=torch.uint8)
         self._config = amx.configuration()
 
     def __call__(
@@ -305,6 +302,6 @@ class Product:
     ) -> None:
         """Compute a product; addresses, counts, and WRITE, ADD or GATE."""
         self._kernel(
-            self._threads, x, weights, bias, out, rows, columns, inner, kind,
+            x, weights, bias, out, rows, columns, inner, kind,
             self._sums.data_ptr(), self._config.data_ptr(),
         )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import numba
 from numba import cfunc, types
 
-from lmc.runtime.kernels.parallel import Kernel
+from lmc.runtime.kernels.parallel import Kernel, Team
 from lmc.runtime.kernels.vector import (
     add,
     atomic_next,
@@ -163,6 +163,6 @@ def _compiled(name: str, half: bool) -> Any:  # noqa: ANN401
     return _MAKERS[name][0](half)
 
 
-def row_kernel(name: str, half: bool) -> Kernel:
+def row_kernel(name: str, half: bool, team: Team) -> Kernel:
     """The kernel `name` for bfloat16 (`half`) or float32 activations, compiled when first asked."""
-    return Kernel(_compiled(name, half), _MAKERS[name][1])
+    return Kernel(_compiled(name, half), _MAKERS[name][1], team)

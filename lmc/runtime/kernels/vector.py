@@ -12,6 +12,7 @@ this package pass buffers whose sizes they know.
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -26,14 +27,20 @@ __all__ = [
     "VECTOR",
     "accumulators",
     "add",
+    "atomic_add",
+    "atomic_enter",
+    "atomic_load",
     "atomic_next",
-    "below",
+    "atomic_store",
+    "between",
+    "call",
     "choose",
     "choose_where",
     "div",
     "dot_bfloat16",
     "emits",
     "exp2",
+    "exp2_falling",
     "f32_of_bits",
     "f32x16",
     "fma",
@@ -53,6 +60,7 @@ __all__ = [
     "noise",
     "offset",
     "pair_at",
+    "pause",
     "peak",
     "pointer",
     "splat",
@@ -116,6 +124,7 @@ def emits(result: Any, *argument_types: Any) -> Callable[[Callable[..., _Value]]
             2: lambda typing, a, b: (signature, codegen),  # noqa: ARG005
             3: lambda typing, a, b, c: (signature, codegen),  # noqa: ARG005
             5: lambda typing, a, b, c, d, e: (signature, codegen),  # noqa: ARG005
+            7: lambda typing, a, b, c, d, e, f, g: (signature, codegen),  # noqa: ARG005
         }
         shell = shells[len(argument_types)]
         shell.__name__ = shell.__qualname__ = emit.__name__
@@ -300,12 +309,60 @@ def load_u8(builder: _Builder, address: _Value) -> _Value:
     return builder.zext(builder.load(pointer(builder, address, ir.IntType(8)), align=1), _I64)
 
 
+# Between threads ---------------------------------------------------------------------------------
+
+
 @emits(types.int64, types.int64)
 def atomic_next(builder: _Builder, address: _Value) -> _Value:
     """The int64 at `address`, which is increased by one for the next to ask."""
-    return builder.atomic_rmw(
-        "add", pointer(builder, address, _I64), ir.Constant(_I64, 1), ordering="monotonic"
-    )
+    place = pointer(builder, address, _I64)
+    return builder.atomic_rmw("add", place, _I64(1), ordering="monotonic")
+
+
+@emits(types.int64, types.int64, types.int64)
+def atomic_add(builder: _Builder, address: _Value, change: _Value) -> _Value:
+    """Add to an int64 that threads agree by; gives its value before."""
+    return builder.atomic_rmw("add", pointer(builder, address, _I64), change, ordering="seq_cst")
+
+
+@emits(types.int64, types.int64)
+def atomic_load(builder: _Builder, address: _Value) -> _Value:
+    """An int64 that threads agree by."""
+    return builder.load_atomic(pointer(builder, address, _I64), ordering="seq_cst", align=8)
+
+
+@emits(types.none, types.int64, types.int64)
+def atomic_store(builder: _Builder, address: _Value, value: _Value) -> None:
+    """Set an int64 that threads agree by."""
+    builder.store_atomic(value, pointer(builder, address, _I64), ordering="seq_cst", align=8)
+
+
+@emits(types.int64, types.int64)
+def atomic_enter(builder: _Builder, address: _Value) -> _Value:
+    """Add 2 if the int64 is odd and stays so meanwhile; 1 if that was done, else 0."""
+    place = pointer(builder, address, _I64)
+    seen = builder.load_atomic(place, ordering="seq_cst", align=8)
+    wanted = builder.or_(seen, _I64(1))  # differs from what is there if that is even
+    change = builder.add(wanted, _I64(2))
+    result = builder.cmpxchg(place, wanted, change, ordering="seq_cst", failordering="seq_cst")
+    return builder.zext(builder.extract_value(result, 1), _I64)
+
+
+@emits(types.none, types.int64)
+def pause(builder: _Builder, unused: _Value) -> None:  # noqa: ARG001
+    """Tell the processor that this is a loop that waits."""
+    kind = ir.FunctionType(ir.VoidType(), [])
+    if platform.machine() in ("x86_64", "AMD64"):
+        builder.call(
+            cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), []
+        )
+
+
+@emits(types.none, types.int64, types.int64)
+def call(builder: _Builder, function: _Value, argument: _Value) -> None:
+    """Call the function at an address, of one pointer and no result."""
+    kind = ir.FunctionType(ir.VoidType(), [_I64])
+    builder.call(builder.inttoptr(function, ir.PointerType(kind)), [argument])
 
 
 # Arithmetic --------------------------------------------------------------------------------------
@@ -360,11 +417,13 @@ def peak(builder: _Builder, a: _Value, b: _Value) -> _Value:
 
 
 @emits(f32x16, types.int64, types.int64)
-def below(builder: _Builder, first: _Value, limits: _Value) -> _Value:
-    """1.0 in the lanes whose int32 limit, read from memory, is above `first`, else 0.0."""
-    limit = builder.load(pointer(builder, limits, _VI), align=4)
-    place = _spread(builder, builder.trunc(first, _I32), _VI)
-    inside = builder.icmp_signed("<", place, limit)
+def between(builder: _Builder, low: _Value, high: _Value) -> _Value:
+    """1.0 in the lanes from `low` on and below `high`, else 0.0."""
+    lanes = ir.Constant(_VI, [*range(LANES)])
+    first, end = (_spread(builder, builder.trunc(x, _I32), _VI) for x in (low, high))
+    inside = builder.and_(
+        builder.icmp_signed(">=", lanes, first), builder.icmp_signed("<", lanes, end)
+    )
     return builder.select(inside, _constant(1.0), _constant(0.0))
 
 
@@ -462,6 +521,28 @@ def exp2(builder: _Builder, x: _Value) -> _Value:
     value = builder.select(small, _constant(0.0), value)
     value = builder.select(large, _constant(math.inf), value)
     return builder.select(nan, x, value)
+
+
+def exp2_falling(degree: int) -> Any:  # noqa: ANN401
+    """`exp2` for lanes that are not above 0, by a series of `degree`: 5 is good to 3e-6."""
+
+    @emits(f32x16, f32x16)
+    def falling(builder: _Builder, x: _Value) -> _Value:
+        whole = _call(builder, "rint", x)
+        rest = builder.fsub(x, whole)
+        series = _constant(math.log(2) ** degree / math.factorial(degree))
+        for power in range(degree - 1, -1, -1):
+            coefficient = math.log(2) ** power / math.factorial(power)
+            series = _call(builder, "fma", series, rest, _constant(coefficient))
+        # the bits of 2**whole; what they are for numbers under -126 or NaN does not matter
+        small = builder.fcmp_ordered("<", whole, _constant(-126.0))
+        held = builder.select(small, _constant(0.0), whole)
+        power_of_two = builder.add(builder.fptosi(held, _VI), _integers(127))
+        exponent = builder.shl(power_of_two, _integers(23))
+        value = builder.fmul(series, builder.bitcast(exponent, VECTOR))
+        return builder.select(small, _constant(0.0), value)
+
+    return falling
 
 
 @emits(types.float32, types.int64)

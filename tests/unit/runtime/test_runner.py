@@ -307,7 +307,7 @@ def test_wrong_options_are_usage_errors(options: dict[str, object], message: str
 def test_weights_that_do_not_fit_are_named() -> None:
     weights = random_weights(TINY)
     del weights["model.layers.1.mlp.up_proj.weight"]
-    with pytest.raises(ModelError, match="'model.layers.1.mlp.up_proj.weight'"):
+    with pytest.raises(ModelError, match=r"'model\.layers\.1\.mlp\.up_proj\.weight'"):
         ModelRunner(TINY, weights, threads=1)
     weights = random_weights(replace(TINY, hidden_size=64))
     with pytest.raises(ModelError, match=r"shape \(320, 64\), expected \(320, 96\)"):
