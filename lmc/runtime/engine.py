@@ -19,8 +19,6 @@ from collections.abc import Callable, Sequence
 
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
 from lmc.runtime.job import Job
-from lmc.runtime.kv_pool import KVPool
-from lmc.runtime.radix_cache import RadixCache
 from lmc.runtime.request import GenResult, KeyArray, Request, Runner, ScoreResult, Step
 from lmc.runtime.scheduler import Scheduler
 from lmc.runtime.stats import EngineStats
@@ -94,9 +92,8 @@ class EngineCore:
 
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(
-            KVPool(self.runner.kv_tokens),
-            RadixCache(),
             self._vocabulary,
+            kv_tokens=self.runner.kv_tokens,
             context_length=self.runner.context_length,
             stats=self.stats,
             **self._limits,
@@ -132,16 +129,15 @@ class EngineCore:
 
     def release(self, keys: KeyArray, keep: int = 0) -> None:
         """Advice: the state `keys` is not used again, but for its first `keep` keys."""
-        self._scheduler.cache.mark_dead(keys, keep)
+        self._scheduler.memory.cache.mark_dead(keys, keep)
 
     def expect(self, keys: KeyArray, next_use: float) -> None:
         """Advice: the prefix `keys` is used again at `next_use`, a time that grows."""
-        self._scheduler.cache.expect(keys, next_use)
+        self._scheduler.memory.cache.expect(keys, next_use)
 
     def forget(self) -> None:
         """Empty the cache, except for what running requests hold."""
-        cache = self._scheduler.cache
-        self._scheduler.pool.give(cache.evict(cache.evictable))
+        self._scheduler.memory.forget()
 
     def step(self) -> bool:
         """Compute one step and hand over what ended; returns whether there was anything to do.
@@ -234,7 +230,8 @@ class EngineCore:
 
     def statistics(self) -> dict[str, int]:
         """Sizes of the pool and the cache now."""
-        pool, cache = self._scheduler.pool.statistics(), self._scheduler.cache.statistics()
+        memory = self._scheduler.memory
+        pool, cache = memory.pool.statistics(), memory.cache.statistics()
         return {**pool, **{f"cache_{name}": value for name, value in cache.items()}}
 
     def close(self) -> None:

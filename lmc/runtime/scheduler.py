@@ -4,14 +4,13 @@
                   ▲            │           │
                   └────────────┴───────────┘ retracted: no memory left
 
-Owns        the queues, each request's stage, and the slots that running requests hold.
-Promises    a slot is in one place: free, held by one running request, or held by the cache; nothing
-            that the cache holds is computed again; results do not depend on what else runs;
+Owns        the queues and each request's stage.
+Promises    nothing that the cache holds is computed again; results do not depend on what else runs;
             every request ends, and at most `max_overtaken` later ones are admitted before it.
 Costs       a step: O(running requests); admitting: a look-up for each of the first `_WINDOW`
             waiting requests whose answer may have changed.
-Not here    texts and constraints (`work`), the order of those that wait (`waiting`), the model
-            (`Runner`), callbacks (`engine`).
+Not here    slots (`kv_memory`), texts and constraints (`work`), the order of those that wait
+            (`waiting`), the model (`Runner`), callbacks (`engine`).
 Source      chunked prefill beside decode: Agrawal et al., Sarathi-Serve, arXiv:2403.02310;
             longest cached prefix first: Zheng et al., SGLang, arXiv:2312.07104, section 3.
 
@@ -30,17 +29,18 @@ import numpy as np
 
 from lmc.errors import Cancelled, CapacityError, InternalError, LmcError
 from lmc.runtime.job import MOVES, Job, Stage
-from lmc.runtime.kv_pool import KVPool
-from lmc.runtime.radix_cache import RadixCache
+from lmc.runtime.kv_memory import KVMemory
 from lmc.runtime.request import IntArray, Outcome, Request, Segment, Step
+from lmc.runtime.score_work import ScoreWork
 from lmc.runtime.sequence import TokenSequence
 from lmc.runtime.stats import EngineStats
 from lmc.runtime.waiting import WaitingQueue
-from lmc.runtime.work import GenWork, Result, ScoreWork, Vocabulary, work_of
+from lmc.runtime.work import GenWork, Result, Vocabulary, work_of
 
 __all__ = ["Scheduler"]
 
 _WINDOW = 64  # waiting requests among which the longest cached prefix is looked for
+_NO_SLOTS: IntArray = np.empty(0, np.int32)
 _FIRST_ROOM = 64  # tokens that a sequence can grow by before its buffers are moved
 
 
@@ -62,10 +62,9 @@ class Scheduler:
 
     def __init__(
         self,
-        pool: KVPool,
-        cache: RadixCache,
         vocabulary: Vocabulary,
         *,
+        kv_tokens: int,
         context_length: int,
         max_batch_tokens: int = 256,
         max_running: int = 64,
@@ -74,6 +73,7 @@ class Scheduler:
         stats: EngineStats | None = None,
     ) -> None:
         """Args:
+        kv_tokens: slots of the KV pool.
         context_length: most positions that the model knows.
         max_batch_tokens: most tokens of a step, prompts and decodes together, at least 1.
         max_running: most requests that run at once; never more than `max_batch_tokens`.
@@ -82,11 +82,10 @@ class Scheduler:
         """
         if max_batch_tokens < 1 or max_running < 1 or max_overtaken < 0:
             raise InternalError("a step needs room for at least one token of one request")
-        self.pool = pool
-        self.cache = cache
-        self.vocabulary = vocabulary
         self.stats = stats or EngineStats()
+        self.memory = KVMemory(kv_tokens, self.stats)
         self.ended: list[Job] = []
+        self._vocabulary = vocabulary
         self._context = context_length
         self._batch_tokens = max_batch_tokens
         self._max_running = min(max_running, max_batch_tokens)
@@ -123,7 +122,7 @@ class Scheduler:
     def _prepare(self, job: Job) -> None:
         request = job.request
         prompt = len(request.keys)
-        work = work_of(request, self.vocabulary, self._context - prompt)
+        work = work_of(request, self._vocabulary, self._context - prompt)
         deepest = prompt
         needed = prompt
         if isinstance(work, ScoreWork):
@@ -137,8 +136,8 @@ class Scheduler:
             forced = work.begin()
             needed += len(forced)
             self.stats.forced_tokens += len(forced)
-        if not work.finished and needed > self.pool.capacity:
-            raise _too_large(needed, self.pool.capacity, "KV slots", "the pool")
+        if not work.finished and needed > self.memory.capacity:
+            raise _too_large(needed, self.memory.capacity, "KV slots", "the pool")
         job.sequence = TokenSequence(request.keys, min(work.to_make(), _FIRST_ROOM) + len(forced))
         job.sequence.append_made(forced)
 
@@ -169,8 +168,7 @@ class Scheduler:
         self._flight = self._parts
         self.stats.model_steps += 1
         self.stats.computed_tokens += sum(len(s.tokens) for s in self._segments)
-        in_use = self.pool.capacity - len(self.pool) - self.cache.evictable
-        self.stats.peak_kv_tokens = max(self.stats.peak_kv_tokens, in_use)
+        self.memory.note_peak()
         return Step(tuple(self._segments))
 
     def finish(self, step: Step, outcome: Outcome) -> list[Job]:
@@ -179,7 +177,7 @@ class Scheduler:
         if flight is None:
             raise InternalError("a step was finished that was not under way")
         self._flight = None
-        self.cache.settle()
+        self.memory.settle()
         for part in flight:
             if part.job not in self._cancelled:
                 self._take(part, step, outcome)
@@ -195,7 +193,7 @@ class Scheduler:
             error.__cause__ = cause
             self._abort(job, error)
         # Only jobs of the step have leases on its entries: whoever finds them takes part in it.
-        self.pool.give(self.cache.drop_fresh())
+        self.memory.drop_fresh()
         self._stop_cancelled()
 
     def abandon(self, jobs: Iterable[Job], make_error: Callable[[], LmcError]) -> None:
@@ -209,23 +207,10 @@ class Scheduler:
 
     def audit(self) -> None:
         """Check that every slot is in exactly one place; raises InternalError."""
-        self.pool.audit()
-        self.cache.audit()
-        places = [self.pool.free_slots(), self.cache.slots()]
-        for job in self._running:
-            sequence = job.sequence
-            places.append(sequence.slots[sequence.leased : sequence.placed])
-            if isinstance(job.work, ScoreWork):
-                places.append(job.work.own_slots())
-            if not np.array_equal(sequence.slots[: sequence.leased], sequence.need_lease().slots):
-                raise InternalError("a request and its lease disagree on where its prefix lies")
-        slots = np.sort(np.concatenate(places))
-        if not np.array_equal(slots, np.arange(self.pool.capacity)):
-            missing = np.setdiff1d(np.arange(self.pool.capacity), slots).tolist()
-            values, counts = np.unique(slots, return_counts=True)
-            raise InternalError(
-                f"KV slots lost: {missing}; in two places: {values[counts > 1].tolist()}"
-            )
+        scores = [job.work for job in self._running if isinstance(job.work, ScoreWork)]
+        self.memory.audit(
+            [job.sequence for job in self._running], [work.own_slots() for work in scores]
+        )
 
     # Putting a step together
 
@@ -237,7 +222,7 @@ class Scheduler:
             decoding = [job for job in decoding if self._prepared(job)]
             counts = self._decode_counts(decoding)
             wanted = sum(counts)
-            if wanted > self._available():
+            if wanted > self.memory.available:
                 return False
             self._place_decodes(decoding, counts)
             budget -= wanted
@@ -266,7 +251,7 @@ class Scheduler:
         return counts
 
     def _place_decodes(self, decoding: list[Job], counts: list[int]) -> None:
-        slots = self._take_slots(sum(counts))
+        slots = self.memory.take(sum(counts))
         at = 0
         for job, count in zip(decoding, counts, strict=True):
             sequence = job.sequence
@@ -287,17 +272,19 @@ class Scheduler:
         if budget <= 0:
             return 0
         sequence, work = job.sequence, job.need_work()
-        self._rematch(job)
+        start = sequence.placed
+        if self.memory.catch_up(sequence, job.match_limit()):
+            self._count_cached(job, start)
         wanted = job.unplaced()
         if not wanted:
             self._complete(job)  # all of it was cached, and nothing is asked about it
             return 0
-        count = min(wanted, budget, self._available())
+        count = min(wanted, budget, self.memory.available)
         start = sequence.placed
         end = min(start + count, sequence.total)
         if count <= 0 or (end == sequence.total and not self._prepared(job)):
             return 0
-        slots = self._take_slots(count)
+        slots = self.memory.take(count)
         first = len(self._segments)
         if end > start:
             self._place_prompt(job, slots[: end - start])
@@ -306,28 +293,10 @@ class Scheduler:
         self._parts.append(_Part(job, first, len(self._segments)))
         return count
 
-    def _rematch(self, job: Job) -> None:
-        """Take from the cache what others have put there since."""
-        sequence = job.sequence
-        start, end = sequence.placed, job.match_limit()
-        if sequence.leased == start < end:
-            gained = sequence.need_lease().extend(sequence.keys[start:end])
-            if len(gained):
-                sequence.place(gained)
-                sequence.leased = sequence.computed = sequence.placed
-                self._count_cached(job, start)
-
     def _place_prompt(self, job: Job, slots: IntArray) -> None:
-        """Place the next tokens of a prompt, and let the cache hold them from now on."""
         sequence = job.sequence
         start, end = sequence.placed, sequence.placed + len(slots)
-        sequence.place(slots)
-        lease = sequence.need_lease()
-        # If the last token is held already, it is computed again for what follows it, into a slot
-        # of its own; `_take` gives that back.
-        if not lease.continues(int(sequence.keys[start])):
-            lease.grow(sequence.keys[start:end], slots, fresh=True)
-            sequence.leased = end
+        self.memory.place_prompt(sequence, slots)
         for low, high, made in sequence.runs(start, end):
             tokens, context = sequence.tokens[low:high], sequence.slots[:high]
             if high == sequence.total:
@@ -345,7 +314,7 @@ class Scheduler:
         promised = sum(self._claim(job) for job in self._running)
         ranked: list[Job] = []
         while budget > 0 and self._waiting and len(self._running) < self._max_running:
-            if self._running and self._available() <= promised:
+            if self._running and self.memory.available <= promised:
                 return
             job = self._waiting.overdue()
             if job is None:
@@ -369,13 +338,10 @@ class Scheduler:
         If nothing runs, any job may: all that the pool has can be its own.
         """
         sequence = job.sequence
-        lease = self.cache.acquire(sequence.keys, job.match_limit())
-        claim = sequence.total - lease.length + job.need_work().branches
-        claim += min(job.need_work().to_make(), self._headroom)
-        if self._running and self._available() < promised + claim:
-            lease.release()
+        self.memory.begin(sequence, job.match_limit())
+        if self._running and self.memory.available < promised + self._claim(job):
+            self.memory.let_go(sequence, 0, _NO_SLOTS)
             return False
-        sequence.hold(lease)
         self._waiting.admit(job)
         self._move(job, Stage.PREFILL)
         self._running.append(job)
@@ -395,32 +361,16 @@ class Scheduler:
     def _ranked(self) -> list[Job]:
         """Waiting requests of the first priority, the best last: longest prefix, then oldest."""
         window = self._waiting.front(_WINDOW)
-        version = self.cache.version
+        version = self.memory.cache.version
         for job in window:
             if job.seen_version != version:
                 limit = job.match_limit()
-                job.matched = self.cache.match(job.sequence.keys, limit)
+                job.matched = self.memory.cache.match(job.sequence.keys, limit)
                 job.seen_version = version
         window.sort(key=lambda job: (job.matched, -job.arrival))
         return window
 
     # Memory
-
-    def _available(self) -> int:
-        """Slots that are free or can be made free."""
-        return len(self.pool) + self.cache.evictable
-
-    def _take_slots(self, count: int) -> IntArray:
-        """`count` of the available slots."""
-        short = count - len(self.pool)
-        if short > 0:
-            gone = self.cache.evict(short)
-            self.stats.evicted_tokens += len(gone)
-            self.pool.give(gone)
-        slots = self.pool.take(count)
-        if slots is None:
-            raise InternalError(f"{count} slots were available and could not be taken")
-        return slots
 
     def _make_way(self) -> None:
         """Retract the running request that arrived last; if there is only one, it is too large."""
@@ -429,7 +379,7 @@ class Scheduler:
             self._retract(job)
             return
         needed = job.sequence.total + (job.work.size if isinstance(job.work, ScoreWork) else 0)
-        self._abort(job, _too_large(needed, self.pool.capacity, "KV slots", "the pool"))
+        self._abort(job, _too_large(needed, self.memory.capacity, "KV slots", "the pool"))
 
     def _retract(self, job: Job) -> None:
         """Put a running job back in the queue; its tokens stay, its memory can be used by others.
@@ -444,16 +394,7 @@ class Scheduler:
 
     def _let_go(self, job: Job, end: int) -> None:
         """Take a running job's slots: the cache gets what is computed up to `end`."""
-        sequence = job.sequence
-        lease = sequence.need_lease()
-        low = sequence.leased
-        cut = max(low, min(end, sequence.computed))
-        own = sequence.slots[low:cut]
-        kept = lease.grow(sequence.keys[low:cut], own)
-        free = [own[kept != own], sequence.slots[cut : sequence.placed], job.need_work().retract()]
-        lease.release()
-        sequence.forget_slots()
-        self.pool.give(np.concatenate(free))
+        self.memory.let_go(job.sequence, end, job.need_work().retract())
         self._running.remove(job)
 
     # Life
@@ -464,7 +405,7 @@ class Scheduler:
         sequence, work = job.sequence, job.need_work()
         sequence.computed = sequence.placed
         if job.stage is Stage.PREFILL and sequence.leased < sequence.computed:
-            self._share_last(sequence)
+            self.memory.share_last(sequence)
         drawn = False
         for at in range(part.first, part.last):
             segment = step.segments[at]
@@ -485,38 +426,14 @@ class Scheduler:
         elif drawn and job.stage is Stage.PREFILL:
             self._move(job, Stage.DECODE)
 
-    def _share_last(self, sequence: TokenSequence) -> None:
-        """Let the cache hold the last token, which was computed though it was held already.
-
-        The cache has its entry still, or let go of it meanwhile. The sequence uses the slot that
-        the cache holds before its own is freed.
-        """
-        start, end = sequence.leased, sequence.computed
-        own = sequence.slots[start:end]
-        kept = sequence.need_lease().grow(sequence.keys[start:end], own)
-        sequence.replace_slots(start, kept)
-        sequence.leased = end
-        self.pool.give(own[kept != own])
-
     def _complete(self, job: Job) -> None:
         """The job has all it wants."""
         work = job.need_work()
         if job.stage is not Stage.WAITING:
             if isinstance(work, ScoreWork):
-                self._keep_branches(job, work)
+                work.give_away(self.memory.keep_paths(job.sequence, work.paths()))
             self._let_go(job, job.sequence.prompt + work.kept())
         self._end(job, Stage.DONE, work.result(job.cached_tokens))
-
-    def _keep_branches(self, job: Job, work: ScoreWork) -> None:
-        """Let the cache hold the continuations, since one of them is going to be continued."""
-        prompt = job.sequence.total
-        given: set[int] = set()
-        for keys, slots in work.paths():
-            path = np.concatenate([job.sequence.keys[:prompt], keys])
-            places = np.concatenate([job.sequence.slots[:prompt], slots])
-            known = self.cache.insert(path, places)
-            given.update(places[known:].tolist())
-        work.give_away(given)
 
     def _abort(self, job: Job, error: LmcError) -> None:
         """The job fails."""

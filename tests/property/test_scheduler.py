@@ -7,8 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmc.runtime.job import MOVES, Job, Stage
-from lmc.runtime.kv_pool import KVPool
-from lmc.runtime.radix_cache import RadixCache
 from lmc.runtime.request import Outcome, PrefillRequest
 from lmc.runtime.scheduler import Scheduler
 from lmc.runtime.work import Vocabulary
@@ -26,9 +24,8 @@ def test_nobody_is_overtaken_more_often_than_agreed(
 ) -> None:
     """One request runs at a time; before each step a wave of others arrives."""
     scheduler = Scheduler(
-        KVPool(1000),
-        RadixCache(),
         VOCABULARY,
+        kv_tokens=1000,
         context_length=100,
         max_running=1,
         max_batch_tokens=2,

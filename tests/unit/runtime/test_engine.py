@@ -719,6 +719,20 @@ def test_released_states_make_way_first() -> None:
         assert bench.results[f"again {number}"].cached_tokens == cached
 
 
+def test_forgetting_empties_the_cache_but_for_what_runs() -> None:
+    bench = Bench()
+    bench.ask("done", gen(prompt(0), 1))
+    bench.run()
+    bench.ask("running", gen(prompt(1), 9))
+    bench.core.step()
+    bench.core.forget()
+    assert bench.core.statistics()["cache_held"] == 20
+    bench.run()
+    bench.core.forget()
+    assert bench.core.statistics()["free"] == 400
+    assert bench.core.stats.evicted_tokens == 0, "nothing had to make way"
+
+
 def test_b82_a_long_prompt_comes_and_goes_without_a_trace() -> None:
     bench = Bench(kv_tokens=210)
     bench.ask("it", gen(prompt(0, 200), 1))
