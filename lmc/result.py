@@ -38,6 +38,10 @@ class Result:
             raise UsageError(f"there is no variable {name!r}", hint=f"the variables are: {known}")
         return self.variables[name]
 
+    def get(self, name: str, default: object = None) -> Any:  # noqa: ANN401 - as __getitem__
+        """A variable, or `default` where the run set none of that name; raises the run's error."""
+        return self[name] if self.error is not None or name in self.variables else default
+
     def __contains__(self, name: object) -> bool:
         return name in self.variables
 

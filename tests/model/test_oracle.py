@@ -63,7 +63,7 @@ def constrained(s: State, text: str) -> None:
 
 def essays() -> list[dict[str, Any]]:
     text = (EXAMPLES / "data" / "essay.txt").read_text(encoding="utf-8")
-    return [{"essay": text[:500]}, {"essay": "I like tea."}]
+    return [{"essay": text[:300]}, {"essay": "I like tea."}]
 
 
 def mmlu(n: int) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ CASES: dict[str, tuple[lmc.Program, list[dict[str, Any]]]] = {
         ],
     ),
     "judge": (example("judge"), essays()),
-    "few_shot": (example("few_shot"), mmlu(4)),
+    "few_shot": (example("few_shot"), mmlu(2)),
     "chat": (
         example("chat"),
         [
