@@ -17,7 +17,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_blocks_of_a_page_run_in_order(
     page: str, fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert len(blocks) > 5
     space: dict[str, object] = {"__name__": page}
     for number, block in enumerate(blocks):
