@@ -184,7 +184,7 @@ _ADVICE = (
     ("int()", "compare texts instead, as in s['x'] == '3', or select() among the numbers"),
     ("float()", "compare texts instead, or select() among the values"),
     ("as a key", "write if/elif over the values, as in if s['x'] == 'yes': ..."),
-    ("as an index", "write if/elif over the values"),
+    ("an index", "write if/elif over the values"),
     ("where Python needs it", "write if/elif over its values"),
     ("ways through", "ask fewer questions one after the other, or join texts instead of branching"),
     ("operations", "shorten the loop, or pass its bound as a smaller argument"),
