@@ -43,6 +43,7 @@ from lmc.runtime.kernels.vector import (
     load_i64,
     mul,
     peak,
+    prefetch,
     splat,
     splat_at,
     store,
@@ -154,35 +155,49 @@ def _parts(name: str, half: bool) -> Any:  # noqa: ANN401 - numba has no types
                 count = min(TILE, length - start)
                 if least_low >= start + count and kind != 0:
                     continue  # before every row's window
-                # positions after the end stand for the last one: hidden, but finite
-                for p in range(TILE):
+                # as much of the tile as there is; positions after the end stand for the last one:
+                # they are hidden, but have to be finite
+                columns, inner_words = (count + 15) // 16 * 16, (count + 31) // 32 * 8 * number
+                for p in range((count + 31) // 32 * 32):
                     slot = load_i32(slots + 4 * (table + start + min(p, count - 1)))
-                    store_i64(places + 8 * p, (slot * kv_heads + kv_head) * size * width)
-                for p in range(0, TILE, 16):
+                    place = (slot * kv_heads + kv_head) * size * width
+                    store_i64(places + 8 * p, place)
+                    for c in range(0, size * width, 64):
+                        prefetch(keys + place + c)
+                        prefetch(values + place + c)
+                for p in range(0, columns, 16):
                     for w in range(0, words, 16):
                         source = keys + w * (4 if pairs else width)
                         transpose(places + 8 * p, source, k_tile + (w * TILE + p) * 4)
                 if pairs:
-                    for p in range(0, TILE, 2):
+                    for p in range(0, 2 * inner_words, 2):
                         one = values + load_i64(places + 8 * p)
                         two = values + load_i64(places + 8 * p + 8)
                         for c in range(0, size, 16):
                             pair_rows(one + 2 * c, two + 2 * c, v_tile + (p // 2 * size + c) * 4)
                 else:
-                    for p in range(TILE):
+                    for p in range(inner_words):
                         one = values + load_i64(places + 8 * p)
                         for c in range(0, size, 16):
                             if half:
                                 store(v_tile + (p * size + c) * 4, load_bfloat16(one + 2 * c))
                             else:
                                 store(v_tile + (p * size + c) * 4, load(one + 4 * c))
+                if tile + 1 < end and blocks == 1:  # little to compute: memory is what it waits for
+                    for p in range(start + TILE, min(start + 2 * TILE, length)):
+                        slot = load_i32(slots + 4 * (table + p))
+                        place = (slot * kv_heads + kv_head) * size * width
+                        for c in range(0, size * width, 64):
+                            prefetch(keys + place + c)
+                            prefetch(values + place + c)
                 masked = least_limit < start + TILE or most_low > start
 
                 for block in range(blocks):
                     here = min(16, lanes - block * 16)
                     query = packed + block * 16 * size * number
                     multiply(
-                        query, size * number, k_tile, 4 * TILE, words, here, TILE, scores, 4 * TILE
+                        query, size * number, k_tile, 4 * TILE, words, here, columns, scores,
+                        4 * TILE,
                     )
                     for inner in range(here):
                         at = scores + inner * 4 * TILE
@@ -217,7 +232,7 @@ def _parts(name: str, half: bool) -> Any:  # noqa: ANN401 - numba has no types
                         TILE * number,
                         v_tile,
                         vector,
-                        TILE * number // 4,
+                        inner_words,
                         here,
                         size,
                         product,

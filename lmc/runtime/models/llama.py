@@ -81,6 +81,7 @@ class Llama:
         self._head = self._pack(head.to(dtype))
         self._buffers: dict[str, Tensor] = {}
         self._room = 0
+        self._scored, self._scores = torch.zeros(0, 0), torch.zeros(0, 0)
 
     def _pack(self, weight: Tensor, bias: Tensor | None = None, gated: bool = False) -> Linear:
         kind = next(k for k in self._kinds if k.supports(*weight.shape))
@@ -145,11 +146,12 @@ class Llama:
 
     def logits(self, hidden: Tensor) -> Tensor:
         rows = len(hidden)
-        padded = hidden.new_zeros(rows_read(rows), hidden.shape[1])
-        padded[:rows] = hidden
-        out = torch.empty(rows, self._config.vocab_size)
-        self._head.write(padded, out)
-        return out
+        if rows > len(self._scores):  # kept, as getting so much memory anew costs a page at a time
+            self._scored = torch.zeros(rows_read(rows), hidden.shape[1], dtype=self._dtype)
+            self._scores = torch.zeros(rows, self._config.vocab_size)
+        self._scored[:rows] = hidden
+        self._head.write(self._scored, self._scores[:rows])
+        return self._scores[:rows]
 
     def _grown(self, rows: int) -> dict[str, Tensor]:
         """Buffers for `rows` rows; zeros at first, so that padding is never uninitialized."""
