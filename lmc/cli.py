@@ -30,7 +30,7 @@ from lmc.errors import LmcError
 
 __all__ = ["app", "main"]
 
-# What the parser raises for wrong usage; typer carries its own copy of click since 0.20.
+# What the parser raises for wrong usage; typer exports only its subclasses.
 _ParserError: Any = typer.BadParameter.__base__
 
 
