@@ -153,13 +153,29 @@ def test_two_files_of_one_name_are_two_modules(invoke: Invoke, write: Write) -> 
     assert '"two"' in invoke("compile", "two/p.py").stdout
 
 
-def test_what_a_file_prints_is_no_result(invoke: Invoke, write: Write) -> None:
+def test_what_a_program_prints_is_no_result(invoke: Invoke, write: Write) -> None:
     write(
         "p.py",
-        "import lmc\nprint('noise')\n\n@lmc.jit\ndef p(s):\n    print('more')\n    s += 'x'\n",
+        """
+        import lmc
+
+        print("noise")
+
+        @lmc.jit
+        def p(s):
+            print("traced")
+            s += lmc.gen("a", 2)
+            s["a"].encode()
+            print("resumed")
+        """,
     )
-    for args in (["run", "p.py", "--model", "fake"], ["compile", "p.py"]):
+    for args in (
+        ["run", "p.py", "--model", "fake"],
+        ["run", "p.py", "--model", "fake", "--json", "--eager"],
+        ["compile", "p.py"],
+        ["explain", "p.py"],
+    ):
         result = invoke(*args)
-        assert "noise" in result.stderr
-        assert "noise" not in result.stdout
-        assert "more" not in result.stdout
+        for word in ("noise", "traced", "resumed")[: 3 if args[0] == "run" else 2]:
+            assert word in result.stderr
+            assert word not in result.stdout
