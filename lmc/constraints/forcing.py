@@ -160,17 +160,39 @@ def _kept_beside(
         stay = 0  # the cut is inside a character, and the tokenizer cannot be asked
     if stay >= kept:
         return kept
-    for longer in itertools.islice(_beyond(machine, vocabulary.trie, node, end), _TRIED):
-        try:
-            whole = (data + longer).decode()
-        except UnicodeDecodeError:
-            continue  # half a character; a longer token or another boundary speaks for it
-        last = vocabulary.encode(whole)[-1]
-        if vocabulary.token_bytes[last] == data[cut:] + longer:
-            return stay
-    else:
-        beyond = itertools.islice(_beyond(machine, vocabulary.trie, node, end), _TRIED, None)
-        return kept if next(beyond, None) is None else stay
+    candidates = _beyond(machine, vocabulary.trie, node, end)
+    for longer, after in itertools.islice(candidates, _TRIED):
+        whole = data + longer + _rest_of_character(machine, after)
+        cut_so = vocabulary.encode(whole.decode())
+        before = _tokens_up_to(vocabulary, cut_so, cut)
+        if before is None:
+            continue
+        if vocabulary.token_bytes[cut_so[before]] == data[cut:] + longer:
+            return min(stay, _common(tokens, cut_so[:before]))
+    return kept if next(candidates, None) is None else stay
+
+
+def _rest_of_character(machine: Machine, place: int) -> bytes:
+    """Bytes that end the character inside of which `place` is."""
+    found = bytearray()
+    while place % machine.nodes:
+        for byte in range(0x80, 0xC0):
+            after = machine.step(place, byte)
+            if after != DEAD:
+                found.append(byte)
+                place = after
+                break
+    return bytes(found)
+
+
+def _tokens_up_to(vocabulary: Vocabulary, tokens: list[int], cut: int) -> int | None:
+    """How many tokens end at byte `cut`; None if one runs over it, or none follows."""
+    at = 0
+    for count, token in enumerate(tokens):
+        if at >= cut:
+            return count if at == cut else None
+        at += len(vocabulary.token_bytes[token] or b"")
+    return None
 
 
 def _find(trie: Trie, text: bytes) -> int | None:
@@ -187,8 +209,8 @@ def _find(trie: Trie, text: bytes) -> int | None:
     return node if at < stop else None
 
 
-def _beyond(machine: Machine, trie: Trie, node: int, place: int) -> Iterator[bytes]:
-    """What tokens that go on from `node` add, as far as it may follow at `place`."""
+def _beyond(machine: Machine, trie: Trie, node: int, place: int) -> Iterator[tuple[bytes, int]]:
+    """What tokens that go on from `node` add, if it may follow at `place`, and the place then."""
     start = int(trie.depth[node])
     places = [place]
     added = bytearray()
@@ -204,7 +226,7 @@ def _beyond(machine: Machine, trie: Trie, node: int, place: int) -> Iterator[byt
         places.append(after)
         added.append(byte)
         if trie.tokens_at[at] < trie.tokens_at[at + 1]:
-            yield bytes(added)
+            yield bytes(added), after
         at += 1
 
 
