@@ -251,8 +251,6 @@ class Rows:
     def _objects(self) -> Iterator[tuple[int, dict[str, object]]]:
         shown = "standard input" if str(self._path) == "-" else str(self._path)
         for number, line in enumerate(self._raw_lines(), 1):
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
             if line.strip():
                 yield number, _object(line, f"line {number} of {shown}")
 

@@ -94,6 +94,26 @@ def test_eager_and_every_level_give_the_same(invoke: Invoke, program: str) -> No
         assert (held["variables"], held["text"]) == (wanted["variables"], wanted["text"]), args
 
 
+def test_eager_runs_the_function_once(invoke: Invoke, write: Write) -> None:
+    write(
+        "p.py",
+        """
+        import lmc
+
+        @lmc.jit
+        def p(s, word: str = "x"):
+            print("ran")
+            if word == "x":
+                s += word
+        """,
+    )
+    write("rows.jsonl", "{}\n")
+    for args in ([], ["--batch", "rows.jsonl"]):
+        run = ["run", "p.py", "--model", "fake", *args]
+        assert invoke(*run).stderr.count("ran") == 2, "once for each way"
+        assert invoke(*run, "--eager").stderr.count("ran") == 1
+
+
 def test_the_seed_decides_the_draws(invoke: Invoke, program: str) -> None:
     drawn = [run_json(invoke, program, "--seed", seed)["variables"]["b"] for seed in "0123"]
     assert drawn[0] == run_json(invoke, program)["variables"]["b"]
@@ -164,6 +184,7 @@ def test_device_and_dtype_are_taken(invoke: Invoke, program: str) -> None:
 
 
 def test_o_takes_the_result_as_json(invoke: Invoke, program: str, tmp_path: Path) -> None:
+    (tmp_path / "o.jsonl").write_text("older\n")
     assert invoke("run", program, "--model", "fake", "-o", "o.jsonl").stdout == ""
     (held,) = lines_of((tmp_path / "o.jsonl").read_text())
     assert held == run_json(invoke, program)
@@ -379,8 +400,9 @@ def test_a_real_process_streams_rows(tmp_path: Path, write: Write) -> None:
     process = start("run", "p.py", "--batch", "rows.jsonl", "--model", "fake", cwd=tmp_path)
     try:
         assert process.stdout is not None
+        started = time.monotonic()
         assert json.loads(process.stdout.readline())["index"] == 0
-        assert process.poll() is None, "the second row is still running"
+        assert time.monotonic() - started < 50, "before the second row ends"
     finally:
         process.kill()
         process.communicate()
