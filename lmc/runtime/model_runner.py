@@ -151,7 +151,7 @@ class ModelRunner:
         if self._team is not None:
             self._team.close()
         self._kv = []
-        del self._model
+        self.__dict__.pop("_model", None)
 
     @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

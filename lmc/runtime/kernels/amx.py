@@ -140,7 +140,7 @@ def tiles_store_upper(builder: Any, out: Any, distance: Any) -> None:  # noqa: A
 
 
 def tiles_rows(blocks: int) -> Any:  # noqa: ANN401
-    """A product of 16 rows with up to four blocks of 16 columns; see `blocks.multiplier`.
+    """A product of 16 rows with up to four blocks of 16 columns; see `blocks.multiply`.
 
     (left, bytes between its rows, right, bytes between its rows, inner words, out, bytes between
     its rows). Uses the registers freely: 0 to 3 for sums, 4 for the left factor.

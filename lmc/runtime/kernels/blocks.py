@@ -30,7 +30,7 @@ from lmc.runtime.kernels.vector import (
     spread_at,
 )
 
-__all__ = ["TILE", "multiplier", "pair_rows", "transposer"]
+__all__ = ["TILE", "multiply", "pair_rows", "transpose", "transpose_widening"]
 
 TILE = 64  # positions, and columns that are computed together
 
@@ -41,7 +41,7 @@ _Emit = Any  # llvmlite ships no types
 
 
 def _block(name: str, lanes: int, vectors: int) -> Any:  # noqa: ANN401
-    """Emit `lanes` rows times `16 * vectors` columns; the arguments are those of `multiplier`."""
+    """Emit `lanes` rows times `16 * vectors` columns; the arguments are those of `multiply`."""
 
     @emits(types.none, *[types.int64] * 7)
     def block(
@@ -80,60 +80,44 @@ def _block(name: str, lanes: int, vectors: int) -> Any:  # noqa: ANN401
     return block
 
 
-def multiplier(name: str) -> Any:  # noqa: ANN401 - numba has no types
-    """A product of 16 rows or fewer with a tile, by "amx", "dot" or "fma".
+_AMX_FOUR, _AMX_ONE = tiles_rows(4), tiles_rows(1)
+_DOT_FOUR, _DOT_ONE = _block("dot", 4, 4), _block("dot", 4, 1)
+_FMA_FOUR, _FMA_ONE = _block("fma", 4, 4), _block("fma", 4, 1)
 
-    (left, bytes between its rows, right, bytes between its rows, inner words, rows, columns, out,
-    bytes between its rows). Rows are computed by fours ("amx": by sixteens), so that the last ones
-    may be padding; columns are a multiple of 16, and so are the words for "amx".
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def multiply(
+    tiled: bool, pairs: bool, left: int, left_distance: int, right: int, right_distance: int,
+    words: int, rows: int, columns: int, out: int, out_distance: int,
+) -> None:  # fmt: skip
+    """A product of 16 rows or fewer, with tile registers, of pairs of bfloat16, or of float32.
+
+    `words` counts the inner words; the other arguments are addresses, bytes between rows, and
+    counts. Rows are computed by fours (`tiled`: sixteen), so that the last ones may be padding;
+    columns are a multiple of 16, and so are the words if `tiled`.
     """
-    if name == "amx":
-        four, one = tiles_rows(4), tiles_rows(1)
-        step = 16
-    else:
-        four, one = _block(name, 4, 4), _block(name, 4, 1)
-        step = 4
-
-    @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-    def multiply(
-        left: int,
-        left_distance: int,
-        right: int,
-        right_distance: int,
-        words: int,
-        rows: int,
-        columns: int,
-        out: int,
-        out_distance: int,
-    ) -> None:
-        whole = columns // 64 * 64
-        for row in range(0, rows, step):
-            source, target = left + row * left_distance, out + row * out_distance
-            for c in range(0, whole, 64):
-                four(
-                    source,
-                    left_distance,
-                    right + 4 * c,
-                    right_distance,
-                    words,
-                    target + 4 * c,
-                    out_distance,
-                )
-            for c in range(whole, columns, 16):
-                one(
-                    source,
-                    left_distance,
-                    right + 4 * c,
-                    right_distance,
-                    words,
-                    target + 4 * c,
-                    out_distance,
-                )
-
-    return multiply
+    whole = columns // 64 * 64
+    for row in range(0, rows, 16 if tiled else 4):
+        source, target = left + row * left_distance, out + row * out_distance
+        for c in range(0, whole, 64):
+            b, t = right + 4 * c, target + 4 * c
+            if tiled:
+                _AMX_FOUR(source, left_distance, b, right_distance, words, t, out_distance)
+            elif pairs:
+                _DOT_FOUR(source, left_distance, b, right_distance, words, t, out_distance)
+            else:
+                _FMA_FOUR(source, left_distance, b, right_distance, words, t, out_distance)
+        for c in range(whole, columns, 16):
+            b, t = right + 4 * c, target + 4 * c
+            if tiled:
+                _AMX_ONE(source, left_distance, b, right_distance, words, t, out_distance)
+            elif pairs:
+                _DOT_ONE(source, left_distance, b, right_distance, words, t, out_distance)
+            else:
+                _FMA_ONE(source, left_distance, b, right_distance, words, t, out_distance)
 
 
-def transposer(widen: bool) -> Callable[..., None]:
+def _transposer(widen: bool) -> Callable[..., None]:
     """Transpose 16 rows of 16 words: (addresses, base, out).
 
     The rows lie at `base` plus the 16 int64 at `addresses`, in bytes; with `widen` they are
@@ -141,7 +125,7 @@ def transposer(widen: bool) -> Callable[..., None]:
     """
 
     @emits(types.none, types.int64, types.int64, types.int64)
-    def transpose(builder: _Emit, addresses: _Emit, base: _Emit, out: _Emit) -> None:
+    def transposed(builder: _Emit, addresses: _Emit, base: _Emit, out: _Emit) -> None:
         rows = []
         for r in range(16):
             place = pointer(builder, builder.add(addresses, _I64(8 * r)), _I64)
@@ -166,8 +150,11 @@ def transposer(widen: bool) -> Callable[..., None]:
             target = pointer(builder, builder.add(out, _I64(4 * TILE * r)), _WORDS)
             builder.store(row, target, align=4)
 
-    made: Callable[..., None] = transpose
+    made: Callable[..., None] = transposed
     return made
+
+
+transpose, transpose_widening = _transposer(widen=False), _transposer(widen=True)
 
 
 @emits(types.none, types.int64, types.int64, types.int64)

@@ -9,6 +9,7 @@ from typing import Any
 import numba
 from numba import cfunc, types
 
+from lmc.runtime.kernels import SOURCES
 from lmc.runtime.kernels.parallel import Kernel, Team
 from lmc.runtime.kernels.vector import (
     add,
@@ -58,6 +59,8 @@ def _gumbel(token: int, key1: int, key2: int) -> float:
 def _compiled() -> Any:  # noqa: ANN401 - numba has no types
     @cfunc(_KERNEL, cache=True)  # type: ignore[untyped-decorator]
     def draw(a: Any) -> None:  # noqa: ANN401
+        if SOURCES == 0:
+            return
         counter, logits, rows, vocabulary = a[0], a[1], a[2], a[3]
         wishes, temperatures, tokens, normalizers = a[4], a[5], a[6], a[7]
         lowest = splat(types.float32(-math.inf))

@@ -25,6 +25,7 @@ from typing import Any
 import numba
 from numba import cfunc, types
 
+from lmc.runtime.kernels import SOURCES
 from lmc.runtime.kernels.vector import (
     atomic_add,
     atomic_enter,
@@ -58,6 +59,8 @@ def _lead() -> Any:  # noqa: ANN401 - numba has no types
 
     @cfunc(_SIGNATURE, cache=True)  # type: ignore[untyped-decorator]
     def lead(a: Any) -> None:  # noqa: ANN401
+        if SOURCES == 0:
+            return
         block = _own_address(a)
         atomic_add(block + _ROUND, 1)
         atomic_store(block + _DOOR, 1)
@@ -76,6 +79,8 @@ def _help() -> Any:  # noqa: ANN401
 
     @cfunc(_SIGNATURE, cache=True)  # type: ignore[untyped-decorator]
     def assist(a: Any) -> None:  # noqa: ANN401
+        if SOURCES == 0:
+            return
         block = _own_address(a)
         done = 0
         while atomic_load(block + _STOP) == 0:

@@ -13,7 +13,6 @@ row's result depends on its own numbers alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -23,7 +22,7 @@ import torch
 from llvmlite import ir
 from numba import cfunc, types
 
-from lmc.runtime.kernels import amx
+from lmc.runtime.kernels import SOURCES, amx
 from lmc.runtime.kernels.amx import (
     tiles_begin,
     tiles_clear,
@@ -184,30 +183,48 @@ def _fma_block(rows: int) -> Any:  # noqa: ANN401
     return block
 
 
-def _by_blocks(make: Callable[[int], Any], most: int, width: int) -> Any:  # noqa: ANN401
-    """Rows in blocks of `most`, the last ones in smaller blocks."""
-    whole, half, two, one = make(most), make(most // 2), make(2), make(1)
+_DOT_EIGHT, _DOT_FOUR, _DOT_TWO, _DOT_ONE = (_dot_block(rows) for rows in (8, 4, 2, 1))
+_FMA_EIGHT, _FMA_FOUR, _FMA_TWO, _FMA_ONE = (_fma_block(rows) for rows in (8, 4, 2, 1))
 
-    @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-    def sums_of(x: int, weights: int, rows: int, inner: int, sums: int) -> None:
-        distance = inner * width
-        row = 0
-        while row < rows:
-            source, target = x + row * distance, sums + row * STRIP * 4
-            if rows - row >= most:
-                whole(source, distance, weights, inner, target)
-                row += most
-            elif rows - row > 2:
-                half(source, distance, weights, inner, target)
-                row += most // 2
-            elif rows - row == 2:
-                two(source, distance, weights, inner, target)
-                row += 2
-            else:
-                one(source, distance, weights, inner, target)
-                row += 1
 
-    return sums_of
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _sums_dot(x: int, weights: int, rows: int, inner: int, sums: int) -> None:
+    distance = inner * 2
+    row = 0
+    while row < rows:
+        source, target, left = x + row * distance, sums + row * STRIP * 4, rows - row
+        if left >= 8:
+            _DOT_EIGHT(source, distance, weights, inner, target)
+            row += 8
+        elif left > 2:
+            _DOT_FOUR(source, distance, weights, inner, target)
+            row += 4
+        elif left == 2:
+            _DOT_TWO(source, distance, weights, inner, target)
+            row += 2
+        else:
+            _DOT_ONE(source, distance, weights, inner, target)
+            row += 1
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _sums_fma(x: int, weights: int, rows: int, inner: int, sums: int) -> None:
+    distance = inner * 4
+    row = 0
+    while row < rows:
+        source, target, left = x + row * distance, sums + row * STRIP * 4, rows - row
+        if left >= 8:
+            _FMA_EIGHT(source, distance, weights, inner, target)
+            row += 8
+        elif left > 2:
+            _FMA_FOUR(source, distance, weights, inner, target)
+            row += 4
+        elif left == 2:
+            _FMA_TWO(source, distance, weights, inner, target)
+            row += 2
+        else:
+            _FMA_ONE(source, distance, weights, inner, target)
+            row += 1
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
@@ -248,11 +265,11 @@ def _leave(
 def _make(name: str) -> Any:  # noqa: ANN401 - numba has no types
     half, width = (True, 2) if name != "fma" else (False, 4)
     tiled = name == "amx"
-    block = _dot_block if half else _fma_block
-    sums_of = _sums_amx if tiled else _by_blocks(block, 8, width)
 
     @cfunc(_KERNEL, cache=True)  # type: ignore[untyped-decorator]
     def product(a: Any) -> None:  # noqa: ANN401
+        if SOURCES == 0:
+            return
         counter, x, weights, bias, out = a[0], a[1], a[2], a[3], a[4]
         rows, columns, inner, kind = a[5], a[6], a[7], a[8]
         sums = a[9] + atomic_next(counter + 8) * _SUMS
@@ -266,7 +283,13 @@ def _make(name: str) -> Any:  # noqa: ANN401 - numba has no types
             source = weights + strip * STRIP * inner * width
             for row in range(first, min(rows, first + ROWS_PER_ITEM), ROWS_READ):
                 some = min(ROWS_READ, rows - row)
-                sums_of(x + row * inner * width, source, some, inner, sums)
+                here = x + row * inner * width
+                if tiled:
+                    _sums_amx(here, source, some, inner, sums)
+                elif half:
+                    _sums_dot(here, source, some, inner, sums)
+                else:
+                    _sums_fma(here, source, some, inner, sums)
                 _leave(sums, kind, bias, some, row, strip * STRIP, columns, out, half)
             item = atomic_next(counter)
         if tiled:

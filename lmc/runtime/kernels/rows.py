@@ -13,6 +13,7 @@ from typing import Any
 import numba
 from numba import cfunc, types
 
+from lmc.runtime.kernels import SOURCES
 from lmc.runtime.kernels.parallel import Kernel, Team
 from lmc.runtime.kernels.vector import (
     add,
@@ -41,6 +42,8 @@ def _embed(half: bool) -> Any:  # noqa: ANN401 - numba has no types
 
     @cfunc(_KERNEL, cache=True)  # type: ignore[untyped-decorator]
     def embed(a: Any) -> None:  # noqa: ANN401
+        if SOURCES == 0:
+            return
         counter, tokens, table, out, rows, columns = a[0], a[1], a[2], a[3], a[4], a[5]
         row = atomic_next(counter)
         while row < rows:
@@ -62,6 +65,8 @@ def _norm(half: bool) -> Any:  # noqa: ANN401
 
     @cfunc(_KERNEL, cache=True)  # type: ignore[untyped-decorator]
     def norm(a: Any) -> None:  # noqa: ANN401
+        if SOURCES == 0:
+            return
         counter, inputs, weight, outs = a[0], a[1], a[2], a[3]
         rows, columns, epsilon = a[4], a[5], f32_of_bits(a[6])
         row = atomic_next(counter)
@@ -102,6 +107,8 @@ def _rotate_store(half: bool) -> Any:  # noqa: ANN401
 
     @cfunc(_KERNEL, cache=True)  # type: ignore[untyped-decorator]
     def rotate_store(a: Any) -> None:  # noqa: ANN401
+        if SOURCES == 0:
+            return
         counter, qkv, positions, slots, cosines, sines = a[0], a[1], a[2], a[3], a[4], a[5]
         queries, keys, values, rows = a[6], a[7], a[8], a[9]
         heads, kv_heads, size, q_norm, k_norm = a[10], a[11], a[12], a[13], a[14]

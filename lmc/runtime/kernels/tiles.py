@@ -24,8 +24,9 @@ from typing import Any
 import numba
 from numba import cfunc, types
 
+from lmc.runtime.kernels import SOURCES
 from lmc.runtime.kernels.amx import tiles_begin, tiles_end
-from lmc.runtime.kernels.blocks import TILE, multiplier, pair_rows, transposer
+from lmc.runtime.kernels.blocks import TILE, multiply, pair_rows, transpose, transpose_widening
 from lmc.runtime.kernels.parallel import Kernel, Team
 from lmc.runtime.kernels.vector import (
     add,
@@ -65,6 +66,17 @@ _HIDDEN = -3.0e38  # score of a position that a row does not see
 _NOTHING = -1.0e30  # greatest score where no position is seen; finite, so that differences exist
 
 
+_exp2_short, _exp2_long = exp2_falling(5), exp2_falling(7)
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _exp2(short: bool, x: Any) -> Any:  # noqa: ANN401
+    """Good enough for weights that are rounded to bfloat16, or for float32."""
+    if short:
+        return _exp2_short(x)
+    return _exp2_long(x)
+
+
 def scratch_bytes(lanes: int, head_dim: int) -> int:
     """Bytes that one thread needs for units of up to `lanes` lanes."""
     blocks = -(-lanes // 16)
@@ -78,13 +90,12 @@ def _parts(name: str, half: bool) -> Any:  # noqa: ANN401 - numba has no types
     width = 2 if half else 4
     pairs = name != "fma"  # words are pairs of bfloat16
     tiled = name == "amx"
-    multiply = multiplier(name)
-    transpose = transposer(half and not pairs)
     number = 2 if pairs else 4  # bytes of a number of a query or weight
-    exp2 = exp2_falling(5 if pairs else 7)
 
     @cfunc(_KERNEL, cache=True)  # type: ignore[untyped-decorator]
     def parts(a: Any) -> None:  # noqa: ANN401
+        if SOURCES == 0:
+            return
         counter, units, unit_count, order, limits, lows = a[0], a[1], a[2], a[3], a[4], a[5]
         slots, bases, leads, queries, keys, values = a[6], a[7], a[8], a[9], a[10], a[11]
         outs, partials, heads, kv_heads, size = a[12], a[13], a[14], a[15], a[16]
@@ -168,7 +179,11 @@ def _parts(name: str, half: bool) -> Any:  # noqa: ANN401 - numba has no types
                 for p in range(0, columns, 16):
                     for w in range(0, words, 16):
                         source = keys + w * (4 if pairs else width)
-                        transpose(places + 8 * p, source, k_tile + (w * TILE + p) * 4)
+                        target = k_tile + (w * TILE + p) * 4
+                        if half and not pairs:
+                            transpose_widening(places + 8 * p, source, target)
+                        else:
+                            transpose(places + 8 * p, source, target)
                 if pairs:
                     for p in range(0, 2 * inner_words, 2):
                         one = values + load_i64(places + 8 * p)
@@ -196,7 +211,16 @@ def _parts(name: str, half: bool) -> Any:  # noqa: ANN401 - numba has no types
                     here = min(16, lanes - block * 16)
                     query = packed + block * 16 * size * number
                     multiply(
-                        query, size * number, k_tile, 4 * TILE, words, here, columns, scores,
+                        tiled,
+                        pairs,
+                        query,
+                        size * number,
+                        k_tile,
+                        4 * TILE,
+                        words,
+                        here,
+                        columns,
+                        scores,
                         4 * TILE,
                     )
                     for inner in range(here):
@@ -213,8 +237,8 @@ def _parts(name: str, half: bool) -> Any:  # noqa: ANN401 - numba has no types
                         best = max(best, types.float32(_NOTHING))
                         store_f32(tops + 4 * inner, best)
                         shift = splat(best)
-                        s0, s1 = exp2(sub(s0, shift)), exp2(sub(s1, shift))
-                        s2, s3 = exp2(sub(s2, shift)), exp2(sub(s3, shift))
+                        s0, s1 = _exp2(pairs, sub(s0, shift)), _exp2(pairs, sub(s1, shift))
+                        s2, s3 = _exp2(pairs, sub(s2, shift)), _exp2(pairs, sub(s3, shift))
                         store_f32(sums + 4 * inner, total(add(add(s0, s1), add(s2, s3))))
                         at = weights + inner * TILE * number
                         if pairs:
@@ -228,6 +252,8 @@ def _parts(name: str, half: bool) -> Any:  # noqa: ANN401 - numba has no types
                             store(at + 128, s2)
                             store(at + 192, s3)
                     multiply(
+                        tiled,
+                        pairs,
                         weights,
                         TILE * number,
                         v_tile,
@@ -256,8 +282,8 @@ def _parts(name: str, half: bool) -> Any:  # noqa: ANN401 - numba has no types
                     before, here_top = load(greatest + 64 * block), load(tops)
                     after = peak(before, here_top)
                     store(greatest + 64 * block, after)
-                    store(new, exp2(sub(here_top, after)))
-                    store(old, exp2(sub(before, after)))
+                    store(new, _exp2(pairs, sub(here_top, after)))
+                    store(old, _exp2(pairs, sub(before, after)))
                     so_far = mul(load(weight + 64 * block), load(old))
                     store(weight + 64 * block, fma(load(sums), load(new), so_far))
                     for inner in range(here):
@@ -309,10 +335,12 @@ def _finish(source: int, weight: Any, outs: int, place: int, size: int, half: bo
 
 def _fold(name: str, half: bool) -> Any:  # noqa: ANN401
     """Fold the parts of rows whose lead was not the whole; see `fold_kernel`."""
-    exp2 = exp2_falling(7 if name == "fma" else 5)  # what `_parts` folds with
+    pairs = name != "fma"
 
     @cfunc(_KERNEL, cache=True)  # type: ignore[untyped-decorator]
     def fold(a: Any) -> None:  # noqa: ANN401
+        if SOURCES == 0:
+            return
         counter, rows, row_count, bases, counts = a[0], a[1], a[2], a[3], a[4]
         outs, partials, heads, size = a[5], a[6], a[7], a[8]
         stride = (size + HEADER) * 4
@@ -325,7 +353,10 @@ def _fold(name: str, half: bool) -> Any:  # noqa: ANN401
             for part in range(1, load_i32(counts + 4 * row)):
                 source = state + part * heads * stride
                 after = peak(highest, splat_at(source))
-                new, old = exp2(sub(splat_at(source), after)), exp2(sub(highest, after))
+                new, old = (
+                    _exp2(pairs, sub(splat_at(source), after)),
+                    _exp2(pairs, sub(highest, after)),
+                )
                 weight = fma(splat_at(source + 4), new, mul(weight, old))
                 highest = after
                 for c in range(0, size, 16):

@@ -64,7 +64,6 @@ __all__ = [
     "peak",
     "pointer",
     "prefetch",
-    "prefetch",
     "splat",
     "splat_at",
     "spread_at",
@@ -267,16 +266,6 @@ def load_f32(builder: _Builder, address: _Value) -> _Value:
 def store_f32(builder: _Builder, address: _Value, value: _Value) -> None:
     """Write one float32."""
     builder.store(value, pointer(builder, address, _F32), align=4)
-
-
-@emits(types.none, types.int64)
-def prefetch(builder: _Builder, address: _Value) -> None:
-    """Fetch a cache line that will be read soon."""
-    byte = ir.PointerType(ir.IntType(8))
-    kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    place = pointer(builder, address, ir.IntType(8))
-    builder.call(function, [place, _I32(0), _I32(3), _I32(1)])  # to read, all caches, data
 
 
 @emits(types.none, types.int64)

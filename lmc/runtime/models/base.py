@@ -28,7 +28,7 @@ class Model(Protocol):
         """
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of all next tokens, float32, shape (rows, vocab_size), valid until the next call."""
+        """Scores of all next tokens, float32 (rows, vocab_size), valid until the next call."""
 
 
 def take_weight(weights: Mapping[str, Tensor], name: str, *shape: int) -> Tensor:
