@@ -25,17 +25,20 @@ from lmc.constraints.expression import (
     Expression,
     Look,
     Not,
+    Ref,
     Repeat,
+    Rules,
     Seq,
     Text,
     children,
     walk,
 )
+from lmc.constraints.rules import facts_of
 from lmc.constraints.terms import UNBOUNDED, Arena, Term
 
 __all__ = ["Builder"]
 
-_MOST_COPIES = 20_000  # of bodies that look around, which cannot be counted by a number
+_MOST_COPIES = 10_000  # of bodies that look around, which cannot be counted by a number
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ class Builder:
     """
 
     derivatives: Derivatives
+    names: tuple[Term, ...] = ()  # what a `Ref` stands for
     _trackers: list[Term] = field(default_factory=list)
     _simple: dict[int, bool] = field(default_factory=dict)
     _terms: dict[int, Term] = field(default_factory=dict)
@@ -77,7 +81,7 @@ class Builder:
         return self.derivatives.arena
 
     def _closed(self, expression: Expression) -> Term:
-        return Builder(self.derivatives).build(expression)
+        return Builder(self.derivatives, self.names).build(expression)
 
     # -- without look-around -----------------------------------------------------------------
 
@@ -86,7 +90,7 @@ class Builder:
         if known is None:
             if isinstance(node, Look | Atomic):
                 known = False
-            elif isinstance(node, Both | Not):
+            elif isinstance(node, Both | Not | Rules):
                 known = True  # these close over their items: nothing follows inside
             else:
                 known = all(self._is_simple(child) for child in children(node))
@@ -117,11 +121,31 @@ class Builder:
                 made = arena.both([self._closed(item) for item in items])
             case Not(item):
                 made = arena.neg(self._closed(item))
+            case Ref(index):
+                made = self.names[index]
+            case Rules(items):
+                made = self._rules(items)
             case _:
                 raise AssertionError("an expression that looks around has no term by itself")
         self._terms[id(node)] = made
         self._kept.append(node)
         return made
+
+    def _rules(self, items: tuple[Expression, ...]) -> Term:
+        arena = self.arena
+        facts = facts_of(items, lambda c: arena.alphabet.least_bytes(arena.alphabet.mask(c)))
+        names: list[Term] = []
+        for fact in facts:
+            if fact.least is None:
+                names.append(arena.empty)
+            else:
+                names.append(arena.rule(fact.plain, fact.least, fact.empty_text))
+        inner = Builder(self.derivatives, tuple(names))
+        for name, item in zip(names, items, strict=True):
+            if name is not arena.empty:
+                name.body = inner.build(item)
+        first = names[0]
+        return first.body if first.body is not None else first
 
     def _text(self, text: str, after: Term) -> Term:
         arena, alphabet = self.arena, self.arena.alphabet

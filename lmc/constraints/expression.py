@@ -11,6 +11,8 @@ automata are made from them, and a plan keeps them as JSON. Nothing here runs an
     Not(item)                 all texts that are not in `item`
     Look(item, ...)           nothing, where `item` follows (or does not, or lies behind)
     Atomic(item)              what a backtracking matcher takes first, and no second try
+    Rules(items) Ref(index)   the first item; in the items, `Ref(n)` stands for item n, which may
+                              contain itself: values in values, brackets in brackets
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ __all__ = [
     "Expression",
     "Look",
     "Not",
+    "Ref",
     "Repeat",
+    "Rules",
     "Seq",
     "Text",
     "decode",
@@ -114,7 +118,21 @@ class Atomic:
     item: Expression
 
 
-Expression = Chars | Text | Seq | Alt | Repeat | Both | Not | Look | Atomic
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The item of that number in the `Rules` around it."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The first item. No item may begin with itself, nor look at what stands around it."""
+
+    items: tuple[Expression, ...]
+
+
+Expression = Chars | Text | Seq | Alt | Repeat | Both | Not | Look | Atomic | Ref | Rules
 
 EPSILON = Seq(())
 NEVER = Alt(())
@@ -153,9 +171,9 @@ def one_of(texts: Iterable[str]) -> Expression:
 def children(expression: Expression) -> tuple[Expression, ...]:
     """The expressions directly inside."""
     match expression:
-        case Chars() | Text():
+        case Chars() | Text() | Ref():
             return ()
-        case Seq(items) | Alt(items) | Both(items):
+        case Seq(items) | Alt(items) | Both(items) | Rules(items):
             return items
         case Repeat() | Not() | Look() | Atomic():
             return (expression.item,)
@@ -212,6 +230,10 @@ def encode(expression: Expression) -> dict[str, Any]:
                 return add(["look", inner[0], behind, negative])
             case Atomic():
                 return add(["atomic", inner[0]])
+            case Ref(index):
+                return add(["ref", index])
+            case Rules():
+                return add(["rules", *inner])
 
     visit(expression)
     return {"nodes": nodes}
@@ -241,6 +263,10 @@ def decode(data: dict[str, Any]) -> Expression:
                 made.append(Look(made[rest[0]], rest[1], rest[2]))
             case "atomic":
                 made.append(Atomic(made[rest[0]]))
+            case "ref":
+                made.append(Ref(int(rest[0])))
+            case "rules":
+                made.append(Rules(tuple(made[i] for i in rest)))
             case _:
                 raise ValueError(f"unknown kind of expression {kind!r}")
     return made[-1]

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from lmc.constraints.alphabet import INVALID, LEAF, bits
 from lmc.constraints.budget import BudgetError
 from lmc.constraints.build import Builder
+from lmc.constraints.charset import CharSet
 from lmc.constraints.derivatives import Derivatives
 from lmc.constraints.expression import Expression
 from lmc.constraints.terms import Arena, Kind, Term
@@ -124,7 +125,33 @@ class Machine:
         if term.plain:
             return term.kind != Kind.EMPTY
         known = self._live.get(term)
+        if known is None:
+            known = self._life_of_parts(term)
         return self._search_life(term) if known is None else known
+
+    def _life_of_parts(self, term: Term) -> bool | None:
+        """Life as far as it is a matter of the parts alone; None if they must be looked at as one.
+
+        It keeps the search for an end inside the conjunction that asks for it.
+        """
+        if term.open:
+            return None
+        match term.kind:
+            case Kind.CAT:
+                found = True
+                rest = term
+                while found and rest.kind == Kind.CAT and not rest.plain:
+                    found = self._is_live(rest.args[0])
+                    rest = rest.args[1]
+                found = found and self._is_live(rest)
+            case Kind.ALT:
+                found = any(self._is_live(t) for t in term.args)
+            case Kind.REP:
+                found = term.args[1] == 0 or self._is_live(term.args[0])
+            case _:
+                return None
+        self._live[term] = found
+        return found
 
     def _search_life(self, start: Term) -> bool:
         # Shortest first: a term that ends soon is tried before one that only begins.
@@ -201,6 +228,10 @@ class Machine:
             if target != DEAD:
                 masks[target] = masks.get(target, 0) | 1 << c
         yield from ((mask, target) for target, mask in masks.items())
+
+    def chars_of(self, mask: int) -> CharSet:
+        """The characters of a set of classes."""
+        return CharSet.of(r for c in bits(mask) for r in self.alphabet.classes[c].ranges())
 
     def least_bytes(self, place: int) -> int:
         """The length in bytes of the shortest text that can follow."""

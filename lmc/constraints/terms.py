@@ -367,6 +367,11 @@ class Arena:
         term.marked = marked
         return term
 
+    def rule(self, plain: bool, least: int, empty_text: bool) -> Term:
+        """A new name for a term that is still to be said and stands by itself; see `var`."""
+        self._vars += 1
+        return self._term(Kind.VAR, (self._vars,), plain=plain, least=least, empty_text=empty_text)
+
     def closed(self, term: Term, trackers: tuple[Term, ...]) -> Term:
         """A term whose look-behinds have the given trackers, which have read what it has read."""
         return self._term(

@@ -1,0 +1,252 @@
+"""Objects: what the keywords say, whether anything is left, and the automaton of members.
+
+Properties with a place come in the order of the schema. Behind them stand, in any order, the
+properties that are only asked for by name, and further ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lmc.constraints.budget import BudgetError
+from lmc.constraints.json_schema.document import Node, refusal
+from lmc.constraints.json_schema.formulas import Formula
+from lmc.constraints.json_schema.shapes import KeyClass, Member, ObjectRow
+from lmc.constraints.json_schema.strings import ANY_TEXT, TextBox, disjoint
+
+if TYPE_CHECKING:
+    from lmc.constraints.json_schema.meaning import Meaning
+
+__all__ = ["Key", "Members", "is_empty_object", "members", "object_rows"]
+
+_MOST_FREE = 4  # properties whose order is left open
+_MOST_CLASSES = 64
+_MOST_STATES = 4000
+
+
+def object_rows(node: Node, meaning: Meaning) -> list[ObjectRow]:
+    """The objects that the keywords for objects allow."""
+    value, document, formulas = node.value, meaning.document, meaning.formulas
+    properties = _mapping(node, "properties")
+    patterns = _mapping(node, "patternProperties")
+    other = formulas.true
+    if "additionalProperties" in value:
+        other = meaning.formula(document.below(node, "additionalProperties"))
+    boxes = [
+        (meaning.pattern(node, f"patternProperties/{p}", p),
+         meaning.formula(document.below(node, "patternProperties", p)))
+        for p in patterns
+    ]  # fmt: skip
+
+    def by_pattern(name: str) -> list[Formula]:
+        return [formula for box, formula in boxes if box.holds(name)]
+
+    needed = _required(node)
+    names: dict[str, Member] = {}
+    for name in properties:
+        own = meaning.formula(document.below(node, "properties", name))
+        names[name] = Member(formulas.both(own, *by_pattern(name)), name in needed)
+    for name in needed:
+        if name not in names:
+            found = by_pattern(name)
+            formula = formulas.both(*found) if found else other
+            names[name] = Member(formula, required=True, ordered=False)
+    if node.draft == 3:
+        for name in properties:
+            if isinstance(properties[name], dict) and properties[name].get("required") is True:
+                names[name] = replace(names[name], required=True)
+    rest = _classes(node, boxes, other, meaning)
+    if "propertyNames" in value and node.draft > 4:
+        allowed = disjoint(
+            meaning.shape(meaning.formula(document.below(node, "propertyNames"))).strings
+        )
+        for name, member in names.items():
+            if not any(box.holds(name) for box in allowed):
+                names[name] = replace(member, formula=formulas.false)
+        rest = [
+            KeyClass(keys, group.formula)
+            for group in rest
+            for box in allowed
+            if not (keys := group.keys & box).is_empty()
+        ]
+    rest = _listed(rest, names)
+    row = ObjectRow(
+        tuple(names.items()), tuple(rest), meaning.bound(node, "minProperties") or 0,
+        meaning.bound(node, "maxProperties"),
+    )  # fmt: skip
+    return meaning.algebra.both_objects(row, meaning.algebra.any_object)
+
+
+def _mapping(node: Node, keyword: str) -> dict[str, object]:
+    found = node.value.get(keyword, {})
+    if not isinstance(found, dict):
+        raise refusal(node, keyword, "it is not an object")
+    return found
+
+
+def _required(node: Node) -> list[str]:
+    said = node.value.get("required", [])
+    if isinstance(said, bool) and node.draft <= 4:
+        return []  # draft 3 writes it into the property; see `object_rows`
+    if not isinstance(said, list) or not all(isinstance(name, str) for name in said):
+        raise refusal(node, "required", f"it must be a list of names, not {said!r}")
+    return said
+
+
+def _classes(
+    node: Node, boxes: list[tuple[TextBox, Formula]], other: Formula, meaning: Meaning
+) -> list[KeyClass]:
+    """Further names by which of the patterns they match."""
+    formulas = meaning.formulas
+    groups: list[tuple[TextBox, list[Formula]]] = [(ANY_TEXT, [])]
+    for box, formula in boxes:
+        split = []
+        for keys, found in groups:
+            split += [(keys & box, [*found, formula])]
+            split += [(keys & rest, found) for rest in box.complement()]
+        groups = [(keys, found) for keys, found in split if not keys.is_empty()]
+        if len(groups) > _MOST_CLASSES:
+            raise refusal(
+                node, "patternProperties", "the patterns overlap in too many ways",
+                hint="use fewer patterns, or such that exclude each other",
+            )  # fmt: skip
+    classes = [
+        KeyClass(keys, formulas.both(*found) if found else other) for keys, found in groups
+    ]
+    return [group for group in classes if group.formula is not formulas.false]
+
+
+def _listed(rest: list[KeyClass], names: dict[str, Member]) -> list[KeyClass]:
+    """Classes without those that are but a list of names; these join `names`."""
+    kept = []
+    for group in rest:
+        if group.keys.only is None:
+            kept.append(group)
+        else:
+            for name in sorted(group.keys.only - names.keys()):
+                names[name] = Member(group.formula, ordered=False)
+    return kept
+
+
+def is_empty_object(row: ObjectRow, meaning: Meaning) -> bool:
+    """Whether no finite object is in a row."""
+    if any(m.required and meaning.is_empty(m.formula) for _, m in row.names):
+        return True
+    needed = sum(m.required for _, m in row.names)
+    if row.high is not None and needed > row.high:
+        return True
+    if row.some:
+        return not members(row, meaning).reaches_end()
+    if row.low <= needed:
+        return False
+    if any(not meaning.is_empty(group.formula) for group in row.rest):
+        return False  # a class without a list has more names than anyone asks for
+    possible = sum(not meaning.is_empty(m.formula) for _, m in row.names)
+    return possible < row.low
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """How a member begins: just this name, or any of a class."""
+
+    name: str | None
+    keys: TextBox | None
+
+
+State = tuple[int, frozenset[int], frozenset[int], int]
+
+
+class Members:
+    """The automaton of a row. A state is (place in the order, free names used, kinds met, count).
+
+    Attributes:
+        ordered: the properties with a place.
+        free: those without one.
+        moves: from each state, the members that may come, and the state after them.
+    """
+
+    def __init__(self, row: ObjectRow, meaning: Meaning) -> None:
+        self.row = row
+        self.meaning = meaning
+        names = [(n, m) for n, m in row.names if not meaning.is_empty(m.formula)]
+        free = [(n, m) for n, m in names if not m.ordered]
+        if len(free) > _MOST_FREE:
+            free = []
+        self.free = free
+        self.ordered = [(n, m) for n, m in names if (n, m) not in free]
+        taken = frozenset(n for n, _ in row.names)
+        self.rest = [
+            (group.keys.excluding(taken), group.formula)
+            for group in row.rest
+            if not meaning.is_empty(group.formula)
+        ]
+        self.counts = row.low > sum(m.required for _, m in names) or row.high is not None
+        self.most = max(row.low, 1) if row.high is None else row.high
+        self.start: State = (0, frozenset(), frozenset(), 0)
+        self.moves: dict[State, list[tuple[Key, Formula, State]]] = {}
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether there is nothing to remember but whether a member came before."""
+        return not self.free and not self.row.some and not self.counts
+
+    def explore(self) -> None:
+        """Fill `moves`."""
+        stack = [self.start]
+        while stack:
+            state = stack.pop()
+            if state in self.moves:
+                continue
+            if len(self.moves) > _MOST_STATES:
+                raise BudgetError(
+                    "counting its properties takes too many states", hint="lower the counts"
+                )
+            self.moves[state] = list(self._moves(state))
+            stack.extend(after for _, _, after in self.moves[state])
+
+    def _moves(self, state: State) -> Iterator[tuple[Key, Formula, State]]:
+        place, used, met, count = state
+        row, formulas = self.row, self.meaning.formulas
+        if row.high is not None and count >= row.high:
+            return
+        after = min(count + 1, self.most) if self.counts else 1
+        for i in range(place, len(self.ordered)):
+            name, member = self.ordered[i]
+            yield Key(name, None), member.formula, (i + 1, used, met, after)
+            if member.required:
+                return
+        end = len(self.ordered)
+        for i, (name, member) in enumerate(self.free):
+            if i not in used:
+                yield Key(name, None), member.formula, (end, used | {i}, met, after)
+        for keys, formula in self.rest:
+            yield Key(None, keys), formula, (end, used, met, after)
+            for i, some in enumerate(row.some):
+                if i in met:
+                    continue
+                both = formulas.both(formula, some.formula)
+                common = keys & some.keys
+                if not common.is_empty() and not self.meaning.is_empty(both):
+                    yield Key(None, common), both, (end, used, met | {i}, after)
+
+    def accepts(self, state: State) -> bool:
+        """Whether an object may end here."""
+        place, used, met, count = state
+        return (
+            not any(m.required for _, m in self.ordered[place:])
+            and all(i in used or not m.required for i, (_, m) in enumerate(self.free))
+            and len(met) == len(self.row.some)
+            and (not self.counts or count >= self.row.low)
+        )
+
+    def reaches_end(self) -> bool:
+        """Whether there is any object."""
+        self.explore()
+        return any(self.accepts(state) for state in self.moves)
+
+
+def members(row: ObjectRow, meaning: Meaning) -> Members:
+    """The automaton of a row."""
+    return Members(row, meaning)
