@@ -65,6 +65,12 @@ def test_dot_mermaid_and_svg(invoke: Invoke, branches: str) -> None:
     assert svg.tag.endswith("svg")
 
 
+@pytest.mark.parametrize("form", ["ir", "json", "dot", "mermaid", "svg", "plan"])
+def test_what_is_shown_is_the_optimized_program(invoke: Invoke, branches: str, form: str) -> None:
+    assert "prefill" in invoke("compile", branches, "--emit", form).stdout
+    assert "prefill" not in invoke("compile", branches, "--emit", form, "-O0").stdout
+
+
 def test_html_is_refused(invoke: Invoke, branches: str) -> None:
     assert "not available" in invoke("compile", branches, "--emit", "html", code=2).stderr
 

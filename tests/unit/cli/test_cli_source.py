@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from lmc.commands.source import load_program
+
 from .conftest import Invoke, Write
 
 TWO = """
@@ -151,6 +153,9 @@ def test_two_files_of_one_name_are_two_modules(invoke: Invoke, write: Write) -> 
         write(f"{word}/p.py", f"import lmc\n\n@lmc.jit\ndef p(s):\n    s += '{word}'\n")
     assert '"one"' in invoke("compile", "one/p.py").stdout
     assert '"two"' in invoke("compile", "two/p.py").stdout
+    modules = [load_program(f"{word}/p.py").function.__module__ for word in ("one", "two")]
+    assert modules[0] != modules[1]
+    assert all(hasattr(sys.modules[name], "p") for name in modules)
 
 
 def test_what_a_program_prints_is_no_result(invoke: Invoke, write: Write) -> None:
