@@ -9,7 +9,8 @@ finds the door closed. Every item writes its own results, so who computes it cha
 
 A kernel is a `numba.cfunc` of one pointer to int64 arguments: argument 0 is the address of the
 counter (`vector.atomic_next`), and 8 bytes on, that of a second one that numbers those at work.
-The helpers spin while a step is computed (`Team.at_work`) and sleep between steps.
+The helpers look for work all the time while a step is computed (`Team.at_work`), letting others run
+now and then, and sleep between steps.
 """
 
 from __future__ import annotations
@@ -43,14 +44,26 @@ _DOOR = 0  # 1 while open, and 2 for each helper inside
 _ROUND = 8  # counts the kernels that were run
 _STOP = 16  # not 0: helpers go to sleep
 _FUNCTION, _ARGUMENTS = 24, 32
+_OWN = 40  # the address of the block
+_YIELD = 48  # the system's function that lets others run, or 0
 _BLOCK_BYTES = 128  # two cache lines, so that nothing else lies near
 
 _SIGNATURE = types.void(types.CPointer(types.int64))
 
 
+SPINS = 200  # looks of about 50 ns before others are let run: longer than most waits
+
+
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def _own_address(a: Any) -> Any:  # noqa: ANN401
-    return a[5]
+def _rest(block: int, waited: int) -> int:
+    """Wait a moment; count how often. On a busy machine, who is waited for may need this core."""
+    pause(0)
+    if waited < SPINS:
+        return waited + 1
+    function = load_i64(block + _YIELD)
+    if function != 0:
+        call(function, 0)
+    return 0
 
 
 @cache
@@ -61,13 +74,14 @@ def _lead() -> Any:  # noqa: ANN401 - numba has no types
     def lead(a: Any) -> None:  # noqa: ANN401
         if SOURCES == 0:
             return
-        block = _own_address(a)
+        block = a[_OWN // 8]
         atomic_add(block + _ROUND, 1)
         atomic_store(block + _DOOR, 1)
         call(load_i64(block + _FUNCTION), load_i64(block + _ARGUMENTS))
         left = atomic_add(block + _DOOR, -1) - 1
+        waited = 0
         while left != 0:
-            pause(0)
+            waited = _rest(block, waited)
             left = atomic_load(block + _DOOR)
 
     return lead
@@ -81,18 +95,28 @@ def _help() -> Any:  # noqa: ANN401
     def assist(a: Any) -> None:  # noqa: ANN401
         if SOURCES == 0:
             return
-        block = _own_address(a)
-        done = 0
+        block = a[_OWN // 8]
+        done, waited = 0, 0
         while atomic_load(block + _STOP) == 0:
             if atomic_load(block + _ROUND) == done or atomic_enter(block + _DOOR) == 0:
-                pause(0)
+                waited = _rest(block, waited)
                 continue
+            waited = 0
             # nothing changes while somebody is inside, so this is the round that was entered
             done = atomic_load(block + _ROUND)
             call(load_i64(block + _FUNCTION), load_i64(block + _ARGUMENTS))
             atomic_add(block + _DOOR, -2)
 
     return assist
+
+
+def _yield_address() -> int:
+    """Where POSIX's sched_yield lies, or 0 where there is none."""
+    try:
+        function = ctypes.CDLL(None).sched_yield
+    except (AttributeError, OSError, TypeError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 class Team:
@@ -107,7 +131,8 @@ class Team:
         start = ctypes.addressof(self._memory)
         self._block = start + -start % 64
         self._words = (ctypes.c_int64 * (_BLOCK_BYTES // 8)).from_address(self._block)
-        self._words[5] = self._block
+        self._words[_OWN // 8] = self._block
+        self._words[_YIELD // 8] = _yield_address()
         entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
         self._lead, self._assist = entry(_lead().address), entry(_help().address)
         self._wake = [threading.Event() for _ in range(threads - 1)]

@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmc.errors import InternalError, ModelError, RunError, UsageError
+from lmc.runtime.attention import tiles_numba
+from lmc.runtime.kernels import products
+from lmc.runtime.kernels.products import usable
 from lmc.runtime.model_runner import ModelRunner, physical_cores
 from lmc.runtime.request import Sampling, Segment, Step
 from tests.unit.runtime.random_models import (
@@ -83,6 +86,28 @@ def test_rows_do_not_depend_on_chunks_or_company(
                 if chunk == 1 and sequence.done == 100:
                     chunk = 25  # chunks of one are slow; a hundred of them show enough
             assert got == expected, f"chunks of {first_chunk}, {company} rows beside"
+
+
+@pytest.mark.parametrize("kernel", usable())
+def test_the_contract_holds_with_every_kernel(
+    make: Make, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "usable", lambda: (kernel,))
+    monkeypatch.setattr(tiles_numba, "usable", lambda: (kernel,))
+    runner = make(dtype="float32" if kernel == "fma" else "bfloat16")
+    assert runner.description.split()[4:6] == [kernel, "products,"]
+    tokens = random_tokens(TINY, LENGTH, seed=1)
+    expected = expected_scores(runner, tokens)
+    one = Sequence(tokens, some_slots(LENGTH, seed=3))
+    two = Sequence(
+        tokens, np.concatenate([one.slots[:128], some_slots(LENGTH + 72, seed=3)[LENGTH:]])
+    )
+    run(runner, one.piece(128))
+    two.done = 128
+    while one.done < LENGTH:
+        outcome = run(runner, one.piece(9, every=EVERY), two.piece(9, every=EVERY))
+        assert list(outcome.scores[0]) == list(outcome.scores[1])
+        assert list(outcome.scores[0]) == expected[one.done - 9 : one.done]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
