@@ -17,7 +17,7 @@ from typing import Any
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
 from lark.lexer import Lexer
 
-from lmc.constraints.charset import CharSet, fold_case
+from lmc.constraints.charset import CharSet
 from lmc.constraints.expression import (
     EPSILON,
     Alt,
@@ -29,7 +29,7 @@ from lmc.constraints.expression import (
     Seq,
     Text,
 )
-from lmc.constraints.scanner import Group, Quantifier, Scanner, SetOpening, pattern_error
+from lmc.constraints.scanner import Group, Quantifier, Scanner, pattern_error
 from lmc.errors import ConstraintError
 
 __all__ = ["Part", "parse", "parse_parts"]
@@ -134,13 +134,10 @@ class _ToExpression(Transformer):  # type: ignore[type-arg]
         return Part(found, _begin(opening), _end(closing), (inside,))
 
     def set(self, opening: Token, *rest: Any) -> Part:  # noqa: ANN401 - members, then a token
-        how: Any = opening.value
-        assert isinstance(how, SetOpening)
+        negated: Any = opening.value
         *members, closing = rest
         found = CharSet.of(r for member in members for r in member.ranges())
-        if how.fold:
-            found = fold_case(found, ascii_only=how.fold == "ascii")
-        return Part(Chars(~found if how.negated else found), _begin(opening), _end(closing))
+        return Part(Chars(~found if negated else found), _begin(opening), _end(closing))
 
     def member(self, token: Token) -> CharSet:
         chars: Any = token.value

@@ -29,7 +29,7 @@ from lmc.constraints.charset import (
 from lmc.constraints.expression import END, START, Alt, Chars, Expression, Look, Seq, Text
 from lmc.errors import ConstraintError
 
-__all__ = ["Group", "Quantifier", "Scanner", "SetOpening", "pattern_error"]
+__all__ = ["Group", "Quantifier", "Scanner", "pattern_error"]
 
 _PYTHON_FLAGS = "aiLmsux"
 _SIMPLE = {"f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -58,14 +58,6 @@ class Quantifier:
     low: int
     high: int | None
     mode: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetOpening:
-    """An opening bracket, and whether and how case is ignored: None, "ascii" or "unicode"."""
-
-    negated: bool
-    fold: str | None
 
 
 def pattern_error(
@@ -228,7 +220,7 @@ class Scanner:
         """Ordinary characters, with the case ignored if a flag says so."""
         if self._fold is None:
             return Text(text)
-        folded = fold_case(CharSet.chars(text), ascii_only=self._fold == "ascii")
+        folded = self._folded(CharSet.chars(text))
         return Text(text) if len(folded) == 1 else Chars(folded)
 
     def _dot(self) -> CharSet:
@@ -550,7 +542,7 @@ class Scanner:
     def _set(self, start: int) -> Iterator[Token]:
         self._at += 1
         negated = self._take("^")
-        yield self._token("OPEN_SET", SetOpening(negated, self._fold), start)
+        yield self._token("OPEN_SET", negated, start)
         first = True
         while True:
             if self._at >= len(self.pattern):
@@ -567,17 +559,26 @@ class Scanner:
                 if isinstance(low, CharSet) or isinstance(high, CharSet):
                     if not self.ecma:
                         self._fail(at, "a range cannot begin or end with a class", end=self._at)
-                    for part in (low, CharSet.chars("-"), high):
-                        member = part if isinstance(part, CharSet) else CharSet.of([(part, part)])
-                        yield self._token("MEMBER", member, at)
+                    for part in (low, ord("-"), high):
+                        yield self._token("MEMBER", self._member_set(part), at)
                     continue
                 if low > high:
                     self._fail(at, "this range runs backwards", end=self._at)
-                yield self._token("MEMBER", CharSet.of([(low, high)]), at)
+                yield self._token("MEMBER", self._folded(CharSet.of([(low, high)])), at)
             else:
-                member = low if isinstance(low, CharSet) else CharSet.of([(low, low)])
-                yield self._token("MEMBER", member, at)
+                yield self._token("MEMBER", self._member_set(low), at)
         yield self._token("CLOSE_SET", None, self._at - 1)
+
+    def _member_set(self, member: CharSet | int) -> CharSet:
+        """A member as a set; case is ignored for characters, not for what `\\w` and others hold."""
+        if isinstance(member, CharSet):
+            return member
+        return self._folded(CharSet.of([(member, member)]))
+
+    def _folded(self, chars: CharSet) -> CharSet:
+        if self._fold is None:
+            return chars
+        return fold_case(chars, ascii_only=self._fold == "ascii")
 
     def _member(self, start: int) -> CharSet | int:
         if self._at >= len(self.pattern):

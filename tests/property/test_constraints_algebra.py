@@ -1,0 +1,125 @@
+"""The laws of sets of texts, and derivatives against the textbook's constructions."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmc.constraints import Automaton, algebra
+from lmc.constraints.compressed import edges
+from lmc.constraints.dfa import Dfa
+from lmc.constraints.regex import parse
+from tests.property.constraints_patterns import patterns
+
+SHORT = ["".join(t) for n in range(5) for t in itertools.product("ab0", repeat=n)]
+SETS = patterns(looking=False).map(lambda p: Automaton(parse(p)))
+fast = settings(max_examples=60, deadline=None)
+
+
+def held(automaton: Dfa) -> set[str]:
+    return {t for t in SHORT if automaton.matches(t.encode())}
+
+
+@fast
+@given(SETS, SETS)
+def test_whole_automata_agree_with_derivatives(first: Automaton, second: Automaton) -> None:
+    a, b = first.dfa(), second.dfa()
+    assert algebra.union(a, b) is (first | second).dfa()
+    assert algebra.intersection(a, b) is (first & second).dfa()
+    assert algebra.difference(a, b) is (first - second).dfa()
+    assert algebra.complement(a) is (~first).dfa()
+    assert algebra.concatenation(a, b) is (first + second).dfa()
+    assert (a is b) == first.equivalent(second)
+    assert first.includes(second) == algebra.difference(b, a).is_empty()
+
+
+@fast
+@given(SETS, st.integers(0, 3), st.one_of(st.none(), st.integers(0, 2)))
+def test_repeats_agree_with_derivatives(item: Automaton, low: int, more: int | None) -> None:
+    high = None if more is None else low + more
+    assert algebra.repeat(item.dfa(), low, high) is item.repeat(low, high).dfa()
+    assert algebra.star(item.dfa()) is item.star().dfa()
+
+
+@fast
+@given(SETS, SETS)
+def test_laws(first: Automaton, second: Automaton) -> None:
+    a, b = first.dfa(), second.dfa()
+    assert algebra.complement(algebra.complement(a)) is a
+    assert algebra.intersection(a, b) is algebra.intersection(b, a)
+    assert algebra.difference(a, b) is algebra.intersection(a, algebra.complement(b))
+    assert algebra.concatenation(a, algebra.empty_text()) is a
+    assert algebra.concatenation(algebra.nothing(), a) is algebra.nothing()
+    assert algebra.star(algebra.star(a)) is algebra.star(a)
+
+
+@fast
+@given(SETS)
+def test_a_whole_automaton_is_what_the_machine_walks(item: Automaton) -> None:
+    dfa = item.dfa()
+    assert held(dfa) == {t for t in SHORT if item.matches(t)}
+    for text in (b"\xff", b"a\x80", b"\xe2\x82", b"\xed\xa0\x80", b"\xc0\x80"):
+        assert not dfa.matches(text)
+        assert not item.matches(text)
+
+
+@fast
+@given(SETS, st.integers(0, 99))
+def test_questions_about_a_set_have_true_answers(item: Automaton, seed: int) -> None:
+    dfa = item.dfa()
+    if dfa.is_empty():
+        return
+    least, most = dfa.lengths()
+    listed = list(itertools.islice(dfa.texts(), 50))
+    assert len(listed[0]) == least == len(dfa.shortest()) == len(item.shortest().encode())
+    assert all(dfa.matches(t) for t in listed)
+    assert len(set(listed)) == len(listed)
+    count = dfa.count()
+    assert (count is None) == (most is None) == (not dfa.is_finite())
+    if count is not None and count < 50:
+        assert len(listed) == count
+        assert max(map(len, listed)) == most
+    text = dfa.sample(random.Random(seed))
+    assert dfa.matches(text)
+    text.decode()  # what matches is UTF-8
+
+
+@fast
+@given(SETS, SETS)
+def test_two_cuts_are_found_if_there_are_two(first: Automaton, second: Automaton) -> None:
+    a, b = first.dfa(), second.dfa()
+    witness = algebra.two_cuts(a, b)
+    ways: dict[str, int] = {}
+    for x in held(a):
+        for y in held(b):
+            ways[x + y] = ways.get(x + y, 0) + 1
+    if witness is None:
+        assert all(n == 1 for n in ways.values())
+        return
+    cuts = [i for i in range(len(witness) + 1) if a.matches(witness[:i]) and b.matches(witness[i:])]
+    assert len(cuts) > 1
+    assert algebra.cuts([a, b], witness) == [max(cuts), len(witness)]
+
+
+@fast
+@given(SETS)
+def test_the_compressed_view_is_the_same_automaton(item: Automaton) -> None:
+    dfa = item.dfa()
+    by_source: dict[int, list] = {}  # type: ignore[type-arg]
+    for edge in edges(dfa):
+        by_source.setdefault(edge.source, []).append(edge)
+
+    def walked(text: bytes) -> bool:
+        state = 0
+        while text:
+            edge = next((e for e in by_source.get(state, []) if text[0] in e.choice), None)
+            if edge is None or not text[1:].startswith(edge.then):
+                return False
+            text, state = text[1 + len(edge.then) :], edge.target
+        return bool(dfa.accepting[state])
+
+    for text in SHORT:
+        assert walked(text.encode()) == dfa.matches(text.encode())
