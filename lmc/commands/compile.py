@@ -6,19 +6,21 @@ import enum
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lmc.commands import options
+from lmc.commands.output import note, say
 from lmc.errors import LmcError, UsageError
 
 if TYPE_CHECKING:
     from lmc.api import Program
-    from lmc.commands.given import Rows
     from lmc.commands.report import Shape
     from lmc.driver import Compiled, Options
+    from lmc.frontend.arguments import Arguments
     from lmc.ir.core import Program as Graph
 
 __all__ = ["compile_command"]
@@ -74,20 +76,21 @@ def compile_command(
         raise UsageError("--emit html is not available in this version", hint="use --emit svg")
     artifact = output is not None and (emit is None or output.suffix == ".lmc")
     if model is not None and not artifact:
-        raise UsageError("--model is for artifacts", hint="add -o FILE.lmc, or leave it out")
+        note("--model only matters for artifacts: add -o FILE.lmc")
     if output is not None:
         options.check_writable(output, "-o")
     chosen = options.compile_options(level, passes, dump_ir)
     program = load_program(source)
     given = given_arguments(program, arg, args)
-    rows = _rows(batch, args, given)
-    first = next(iter(rows), given) if rows is not None else given
-    flat = flatten(program.arguments(first, symbolic=True))
+    groups = _groups(program, batch, args, given)
+    flat = groups[0].flat if groups else flatten(program.arguments(given, symbolic=True))
     with faults_of_program():
         compiled = program.compiled(flat, chosen)
     shapes = None
-    if rows is not None and emit is Emit.report:
-        shapes = _shapes(program, rows, chosen, batch)
+    if emit is Emit.report and batch is not None:
+        shapes = [_shape(program, group, chosen) for group in groups]
+    elif len(groups) > 1:
+        note(f"the rows of {batch} have {len(groups)} shapes; this is the first one's")
     if artifact:
         assert output is not None, "an artifact has a file"
         _write_artifact(output, compiled, model)
@@ -95,42 +98,56 @@ def compile_command(
         return
     text = _emitted(emit or Emit.ir, compiled, shapes)
     if output is None or artifact:
-        sys.stdout.write(text)
+        say(text, sys.stdout)
     else:
         output.write_text(text, encoding="utf-8")
 
 
-def _rows(batch: Path | None, args: str | None, given: dict[str, object]) -> Rows | None:
+@dataclass
+class _Group:
+    """Rows of a batch that are compiled alike: the arguments of the first, and how many."""
+
+    flat: Arguments
+    where: str
+    rows: int = 0
+
+
+def _groups(
+    program: Program, batch: Path | None, args: str | None, given: dict[str, object]
+) -> list[_Group]:
+    """The rows of the batch, by shape."""
     from lmc.commands.given import Rows
+    from lmc.frontend.arguments import flatten
 
     if batch is None:
-        return None
+        return []
     if args is not None:
         raise UsageError(
             "--args and --batch exclude each other", hint="give what varies by --batch"
         )
-    return Rows(batch, given)
-
-
-def _shapes(program: Program, rows: Rows, chosen: Options, batch: Path | None) -> list[Shape]:
-    """The program, compiled for each shape of the rows."""
-    from lmc.commands.report import Shape
-    from lmc.commands.source import faults_of_program
-    from lmc.frontend.arguments import flatten
-
-    counts: dict[int, int] = {}
-    compiled: dict[int, Compiled] = {}
+    groups: dict[tuple[object, ...], _Group] = {}
+    rows = Rows(batch, given)
     for line, row in zip(rows.lines, rows, strict=True):
+        where = f"line {line} of {batch}"
         try:
             flat = flatten(program.arguments(row))
-            with faults_of_program():
-                one = program.compiled(flat, chosen)
         except LmcError as error:
-            error.problem = f"line {line} of {batch}: {error.problem}"
+            error.problem = f"{where}: {error.problem}"
             raise
-        compiled[id(one)] = one
-        counts[id(one)] = counts.get(id(one), 0) + 1
-    return [Shape(counts[key], one) for key, one in compiled.items()]
+        groups.setdefault(flat.key, _Group(flat, where)).rows += 1
+    return list(groups.values())
+
+
+def _shape(program: Program, group: _Group, chosen: Options) -> Shape:
+    from lmc.commands.report import Shape
+    from lmc.commands.source import faults_of_program
+
+    try:
+        with faults_of_program():
+            return Shape(group.rows, program.compiled(group.flat, chosen))
+    except LmcError as error:
+        error.problem = f"{group.where}: {error.problem}"
+        raise
 
 
 def _write_artifact(path: Path, compiled: Compiled, model: str | None) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
 from lmc.commands import options
+from lmc.commands.output import say
 
 __all__ = ["explain_command"]
 
@@ -38,8 +40,7 @@ def explain_command(
     flat = flatten(program.arguments(given, symbolic=True))
     with faults_of_program():
         compiled = program.compiled(flat, chosen)
-    for line in _lines(report_of(compiled)):
-        print(line)
+    say("\n".join(_lines(report_of(compiled))) + "\n", sys.stdout)
 
 
 def _lines(report: dict[str, Any]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from lmc.errors import UsageError
 if TYPE_CHECKING:
     from lmc.result import Result
 
-__all__ = ["JsonLines", "show"]
+__all__ = ["JsonLines", "note", "say", "show"]
 
 
 class JsonLines:
@@ -93,12 +93,7 @@ def show(result: Result, stream: TextIO) -> None:
     if not named and result.error is None:
         texts = [result.text]
     for text in texts:
-        line = f"{text}\n"
-        if not _writes(stream.encoding, line):
-            encoding = stream.encoding or "ascii"
-            line = line.encode(encoding, "backslashreplace").decode(encoding)
-        stream.write(line)
-    stream.flush()
+        say(f"{text}\n", stream)
 
 
 def _blocks(named: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -123,6 +118,15 @@ def _lines(value: object) -> Iterator[str]:
         first, *rest = [*_lines(item)] or [""]
         yield f"{mark} {first}"
         yield from (" " * (len(mark) + 1) + line for line in rest)
+
+
+def say(text: str, stream: TextIO) -> None:
+    """Write text; characters that the stream's encoding lacks are escaped."""
+    if not _writes(stream.encoding, text):
+        encoding = stream.encoding or "ascii"
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
+    stream.write(text)
+    stream.flush()
 
 
 def note(text: str) -> None:

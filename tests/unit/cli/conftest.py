@@ -50,13 +50,13 @@ def invoke(write: Write) -> Invoke:
     return invoked
 
 
-def start(*args: str, cwd: Path) -> subprocess.Popen[bytes]:
+def start(*args: str, cwd: Path, **environment: str) -> subprocess.Popen[bytes]:
     """`python -m lmc` as a process of its own."""
     search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
         [sys.executable, "-m", "lmc", *args],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": search},
+        env={**os.environ, "PYTHONPATH": search, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

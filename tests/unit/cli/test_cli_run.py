@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -408,18 +407,19 @@ def test_a_real_process_streams_rows(tmp_path: Path, write: Write) -> None:
         process.communicate()
 
 
-def test_text_is_escaped_where_the_terminal_cannot_show_it(tmp_path: Path, write: Write) -> None:
-    write("p.py", "import lmc\n\n@lmc.jit\ndef p(s):\n    s += 'é'\n    return 'é'\n")
-    for args, wanted in (([], b"returned: \\xe9"), (["--json"], b'"text": "\\u00e9"')):
-        done = subprocess.run(
-            ["python", "-m", "lmc", "run", "p.py", "--model", "fake", *args],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(Path(lmc.__file__).parents[1]),
-                "PYTHONIOENCODING": "ascii",
-            },
-            capture_output=True,
-            check=False,
-        )
-        assert wanted in done.stdout, done.stderr
+@pytest.mark.parametrize(
+    ("args", "wanted"),
+    [
+        (["run", "--model", "fake"], b"returned: \\xe9"),
+        (["run", "--model", "fake", "--json"], b'"text": "\\u00e9"'),
+        (["compile"], b"\\xe9"),
+        (["explain", "--arg", "x=1"], b"p (\\xe9.py:3)"),
+    ],
+)
+def test_text_is_escaped_where_the_terminal_cannot_show_it(
+    tmp_path: Path, write: Write, args: list[str], wanted: bytes
+) -> None:
+    write("é.py", "import lmc\n\n@lmc.jit\ndef p(s, x=''):\n    s += 'é'\n    return 'é'\n")
+    process = start(args[0], "é.py", *args[1:], cwd=tmp_path, PYTHONIOENCODING="ascii")
+    out, err = process.communicate(timeout=60)
+    assert wanted in out, err
