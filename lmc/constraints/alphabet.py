@@ -10,6 +10,7 @@ Costs       O(edges of all sets) to partition; the tree for the characters beyon
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -82,6 +83,7 @@ class Alphabet:
         self.full = (1 << self.size) - 1
         self._edges = edges
         self._ids = ids
+        self._edge_list, self._id_list = edges.tolist(), ids.tolist()
         self._masks: dict[CharSet, int] = {}
         for row_of, chars in enumerate(known, start=1):
             held = set(ids[inside[row_of]].tolist()) - {INVALID}
@@ -96,7 +98,7 @@ class Alphabet:
 
     def class_of(self, code: int) -> int:
         """The class of a character; `INVALID` for a surrogate."""
-        return int(self._ids[np.searchsorted(self._edges, code, side="right") - 1])
+        return self._id_list[bisect_right(self._edge_list, code) - 1]
 
     def least_bytes(self, mask: int) -> int:
         """The length in bytes of the shortest character in a set of classes."""

@@ -12,6 +12,7 @@ too: the second arm of `(?>a|b)` is open only where the first one fails.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from lmc.constraints.alphabet import Alphabet
 from lmc.constraints.budget import BudgetError
@@ -22,6 +23,7 @@ from lmc.constraints.expression import (
     Atomic,
     Both,
     Chars,
+    Except,
     Expression,
     Look,
     Not,
@@ -62,8 +64,15 @@ class Builder:
     @staticmethod
     def alphabet(expression: Expression) -> Alphabet:
         """The classes that `expression` can tell apart."""
-        sets = [node.chars for node in walk(expression) if isinstance(node, Chars)]
-        letters = {c for node in walk(expression) if isinstance(node, Text) for c in node.text}
+        sets: dict[CharSet, None] = {}
+        letters: set[str] = set()
+        for node in walk(expression):
+            if isinstance(node, Chars):
+                sets[node.chars] = None
+            elif isinstance(node, Text):
+                letters.update(node.text)
+            elif isinstance(node, Except):
+                letters.update(*node.texts)
         return Alphabet([*sets, *(CharSet.chars(c) for c in sorted(letters))])
 
     def build(self, expression: Expression) -> Term:
@@ -125,6 +134,8 @@ class Builder:
                 made = self.names[index]
             case Rules(items):
                 made = self._rules(items)
+            case Except():
+                made = self._except(node)
             case _:
                 raise AssertionError("an expression that looks around has no term by itself")
         self._terms[id(node)] = made
@@ -133,19 +144,60 @@ class Builder:
 
     def _rules(self, items: tuple[Expression, ...]) -> Term:
         arena = self.arena
-        facts = facts_of(items, lambda c: arena.alphabet.least_bytes(arena.alphabet.mask(c)))
         names: list[Term] = []
-        for fact in facts:
+        inner = Builder(self.derivatives)
+        facts = facts_of(
+            items,
+            lambda c: arena.alphabet.least_bytes(arena.alphabet.mask(c)),
+            lambda part: self.derivatives.nullable(inner.build(part)),
+        )
+        for item, fact in zip(items, facts, strict=True):
             if fact.least is None:
                 names.append(arena.empty)
             else:
-                names.append(arena.rule(fact.plain, fact.least, fact.empty_text))
-        inner = Builder(self.derivatives, tuple(names))
-        for name, item in zip(names, items, strict=True):
-            if name is not arena.empty:
-                name.body = inner.build(item)
-        first = names[0]
-        return first.body if first.body is not None else first
+                names.append(
+                    arena.rule(
+                        partial(inner.build, item),
+                        plain=fact.plain,
+                        least=fact.least,
+                        empty_text=fact.empty_text,
+                    )
+                )
+        inner.names = tuple(names)
+        return inner.build(items[0]) if facts[0].least is not None else arena.empty
+
+    def _except(self, node: Except) -> Term:
+        """The tree of the texts, a rule a place: what leaves it is free."""
+        arena, alphabet = self.arena, self.arena.alphabet
+        texts = sorted(set(node.texts))
+        chars = alphabet.mask(node.chars.chars)
+        others = self._term(node.others)
+        free = arena.rep(arena.alt((arena.chars(chars), others)), 0, UNBOUNDED)
+
+        def below(low: int, high: int, depth: int) -> Term:
+            ends = low < high and len(texts[low]) == depth
+            start = low + ends
+
+            def make() -> Term:
+                arms = [] if ends else [arena.eps]
+                left, at = chars, start
+                while at < high:
+                    char, end = texts[at][depth], at
+                    while end < high and texts[end][depth] == char:
+                        end += 1
+                    mask = 1 << alphabet.class_of(ord(char))
+                    left &= ~mask
+                    arms.append(arena.cat(arena.chars(mask), below(at, end, depth + 1)))
+                    at = end
+                arms.append(arena.cat(arena.alt((arena.chars(left), others)), free))
+                return arena.alt(arms)
+
+            if low == high:
+                return free
+            least = alphabet.least_bytes(chars) if ends else 0
+            return arena.rule(make, plain=True, least=least, empty_text=not ends)
+
+        return below(0, len(texts), 0)
 
     def _text(self, text: str, after: Term) -> Term:
         arena, alphabet = self.arena, self.arena.alphabet

@@ -13,6 +13,7 @@ automata are made from them, and a plan keeps them as JSON. Nothing here runs an
     Atomic(item)              what a backtracking matcher takes first, and no second try
     Rules(items) Ref(index)   the first item; in the items, `Ref(n)` stands for item n, which may
                               contain itself: values in values, brackets in brackets
+    Except(chars, .., texts)  any text but these, in characters that are written in some way
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ __all__ = [
     "Atomic",
     "Both",
     "Chars",
+    "Except",
     "Expression",
     "Look",
     "Not",
@@ -132,7 +134,21 @@ class Rules:
     items: tuple[Expression, ...]
 
 
-Expression = Chars | Text | Seq | Alt | Repeat | Both | Not | Look | Atomic | Ref | Rules
+@dataclass(frozen=True, slots=True)
+class Except:
+    """Characters of `chars`, or `others`, one after the other, but none of `texts` as a whole.
+
+    The texts are made of `chars` only, and `others` begin with nothing in `chars`.
+    """
+
+    chars: Chars
+    others: Expression
+    texts: tuple[str, ...]
+
+
+Expression = (
+    Chars | Text | Seq | Alt | Repeat | Both | Not | Look | Atomic | Ref | Rules | Except
+)
 
 EPSILON = Seq(())
 NEVER = Alt(())
@@ -177,6 +193,8 @@ def children(expression: Expression) -> tuple[Expression, ...]:
             return items
         case Repeat() | Not() | Look() | Atomic():
             return (expression.item,)
+        case Except(chars, others, _):
+            return (chars, others)
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
@@ -234,6 +252,8 @@ def encode(expression: Expression) -> dict[str, Any]:
                 return add(["ref", index])
             case Rules():
                 return add(["rules", *inner])
+            case Except(_, _, texts):
+                return add(["except", *inner, *texts])
 
     visit(expression)
     return {"nodes": nodes}
@@ -267,6 +287,11 @@ def decode(data: dict[str, Any]) -> Expression:
                 made.append(Ref(int(rest[0])))
             case "rules":
                 made.append(Rules(tuple(made[i] for i in rest)))
+            case "except":
+                chars = made[rest[0]]
+                if not isinstance(chars, Chars):
+                    raise ValueError("an exception is not made of characters")
+                made.append(Except(chars, made[rest[1]], tuple(str(t) for t in rest[2:])))
             case _:
                 raise ValueError(f"unknown kind of expression {kind!r}")
     return made[-1]

@@ -3,31 +3,30 @@
 Rules are expressions that name each other (`expression.Rules`). Derivatives of a rule are found by
 looking at what it begins with, so that no rule may begin with itself; how a set of rules is brought
 into that form is for those who write them (`ebnf`).
+
+Costs       each part of a rule is looked at once; then only what names other rules is, a few times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lmc.constraints.charset import CharSet
 from lmc.constraints.expression import (
     Alt,
-    Atomic,
-    Both,
     Chars,
+    Except,
     Expression,
-    Look,
-    Not,
     Ref,
     Repeat,
-    Rules,
     Seq,
     Text,
+    walk,
 )
 from lmc.errors import ConstraintError
 
-__all__ = ["Fact", "facts_of", "first_refs", "nullable_rules"]
+__all__ = ["Fact", "facts_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,205 +45,173 @@ class Fact:
     plain: bool
 
 
-def facts_of(items: Sequence[Expression], least_bytes: Callable[[CharSet], int]) -> list[Fact]:
+class _Part:
+    """A part of a rule, reduced to what matters here.
+
+    Attributes:
+        kind: "fixed" (nothing in it names a rule), "ref", "seq", "alt" or "repeat".
+        least, empty_text, plain: see `Fact`; of a part that is fixed.
+        parts: what a sequence or an alternative is made of.
+        index: of the rule that is named; or how often at least, for a repeat.
+    """
+
+    __slots__ = ("empty_text", "index", "kind", "least", "parts", "plain")
+
+    def __init__(
+        self,
+        kind: str,
+        parts: tuple[_Part, ...] = (),
+        index: int = 0,
+        least: int | None = None,
+        empty_text: bool = False,
+        plain: bool = True,
+    ) -> None:
+        self.kind = kind
+        self.parts = parts
+        self.index = index
+        self.least = least
+        self.empty_text = empty_text
+        self.plain = plain
+
+
+def facts_of(
+    items: Sequence[Expression],
+    least_bytes: Callable[[CharSet], int],
+    holds_empty: Callable[[Expression], bool],
+) -> list[Fact]:
     """The facts of each rule.
 
     Args:
         items: the rules; `Ref(n)` is `items[n]`.
         least_bytes: the length of the shortest character of a set, which is not empty.
+        holds_empty: whether a part with conjunctions, complements or look-around, which stands by
+            itself, holds the empty text.
 
     Raises:
-        ConstraintError: a rule begins with itself.
+        ConstraintError: a rule begins with itself, or stands inside of a conjunction or complement.
     """
-    nullable = nullable_rules(items)
-    _check_fronts(items, nullable)
-    least: list[int | None] = [None] * len(items)
-    parts = [_Least(item, least_bytes) for item in items]
+    reduce = _Reducing(least_bytes, holds_empty)
+    parts = [reduce.part(item) for item in items]
+    facts: list[Fact] = [Fact(False, None, True)] * len(items)
+    # What is named later is mostly made later: backwards, most facts are known when asked for.
     changed = True
     while changed:
         changed = False
-        for n, part in enumerate(parts):
-            found = part.of(items[n], least)
-            if found is not None and (least[n] is None or found < least[n]):  # type: ignore[operator]
-                least[n], changed = found, True
-    plain = [_is_plain(item) for item in items]
-    users = [set(_refs(item)) for item in items]
-    changed = True
-    while changed:
-        changed = False
-        for n, used in enumerate(users):
-            if plain[n] and not all(plain[i] for i in used):
-                plain[n], changed = False, True
-    return [Fact(e, l, p) for e, l, p in zip(nullable, least, plain, strict=True)]
+        seen: dict[_Part, Fact] = {}
+        for n in range(len(parts) - 1, -1, -1):
+            found = _fact(parts[n], facts, seen)
+            if found != facts[n]:
+                facts[n], changed = found, True
+                seen = {}
+    _check_fronts(parts, facts)
+    return facts
 
 
-class _Least:
-    """Lengths of the shortest texts of one rule's parts; parts without names are looked at once."""
+class _Reducing:
+    """Reduces expressions to parts; equal objects are looked at once."""
 
-    def __init__(self, item: Expression, least_bytes: Callable[[CharSet], int]) -> None:
-        self._bytes = least_bytes
-        self._fixed: dict[int, int | None] = {}
-        self._named: dict[int, bool] = {}
-        self._has_refs(item)
+    def __init__(
+        self, least_bytes: Callable[[CharSet], int], holds_empty: Callable[[Expression], bool]
+    ) -> None:
+        self._least_bytes = least_bytes
+        self._holds_empty = holds_empty
+        self._done: dict[int, _Part] = {}
 
-    def _has_refs(self, node: Expression) -> bool:
-        known = self._named.get(id(node))
-        if known is None:
-            match node:
-                case Ref():
-                    known = True
-                case Seq(items) | Alt(items) | Both(items):
-                    known = any([self._has_refs(i) for i in items])
-                case Repeat(item):
-                    known = self._has_refs(item)
-                case _:
-                    known = False
-            self._named[id(node)] = known
-        return known
-
-    def of(self, node: Expression, least: Sequence[int | None]) -> int | None:
-        """The shortest text of a part, given those of the rules so far."""
-        if not self._named.get(id(node), False) and id(node) in self._fixed:
-            return self._fixed[id(node)]
-        found: int | None
-        match node:
-            case Ref(index):
-                found = least[index]
-            case Chars(chars):
-                found = self._bytes(chars) if chars else None
-            case Text(text):
-                found = len(text.encode())
-            case Seq(items):
-                found = 0
-                for item in items:
-                    step = self.of(item, least)
-                    if step is None:
-                        found = None
-                        break
-                    found += step
-            case Alt(items):
-                known = [x for i in items if (x := self.of(i, least)) is not None]
-                found = min(known, default=None)
-            case Both(items):
-                each = [self.of(i, least) for i in items]
-                found = None if None in each else max((e for e in each if e is not None), default=0)
-            case Repeat(item, low, _):
-                step = self.of(item, least)
-                found = 0 if low == 0 else (None if step is None else low * step)
-            case _:
-                found = 0
-        if not self._named.get(id(node), False):
-            self._fixed[id(node)] = found
+    def part(self, node: Expression) -> _Part:
+        found = self._done.get(id(node))
+        if found is None:
+            found = self._done[id(node)] = self._part(node)
         return found
 
-
-def _refs(node: Expression) -> Iterator[int]:
-    seen: set[int] = set()
-    stack = [node]
-    while stack:
-        at = stack.pop()
-        if id(at) in seen:
-            continue
-        seen.add(id(at))
-        match at:
+    def _part(self, node: Expression) -> _Part:
+        match node:
+            case Chars(chars):
+                return _Part("fixed", least=self._least_bytes(chars) if chars else None)
+            case Text(text):
+                return _Part("fixed", least=len(text.encode()), empty_text=not text)
             case Ref(index):
-                yield index
-            case Seq(items) | Alt(items) | Both(items):
-                stack.extend(items)
-            case Repeat(item) | Not(item):
-                stack.append(item)
+                return _Part("ref", index=index)
+            case Seq(items):
+                return self._joined("seq", [self.part(i) for i in items])
+            case Alt(items):
+                return self._joined("alt", [self.part(i) for i in items])
+            case Repeat(item, low, _):
+                return self._joined("repeat", [self.part(item)], low)
+            case Except(chars, _, texts):
+                empty = "" not in texts
+                least = 0 if empty else self._least_bytes(chars.chars)
+                return _Part("fixed", least=least, empty_text=empty)
             case _:
-                pass
+                if any(isinstance(inner, Ref) for inner in walk(node)):
+                    raise ConstraintError("a rule stands inside of a conjunction or complement")
+                return _Part("fixed", least=0, empty_text=self._holds_empty(node), plain=False)
+
+    @staticmethod
+    def _joined(kind: str, parts: list[_Part], index: int = 0) -> _Part:
+        made = _Part(kind, tuple(parts), index)
+        if any(part.kind != "fixed" for part in parts):
+            return made
+        fact = _fact(made, (), {})
+        return _Part("fixed", (), 0, fact.least, fact.empty_text, fact.plain)
 
 
-def _is_plain(node: Expression) -> bool:
-    match node:
-        case Chars() | Text() | Ref():
-            return True
-        case Seq(items) | Alt(items):
-            return all(_is_plain(item) for item in items)
-        case Repeat(item):
-            return _is_plain(item)
-        case _:
-            return False
-
-
-def nullable_rules(items: Sequence[Expression]) -> list[bool]:
-    """Which rules hold the empty text.
-
-    Raises:
-        ConstraintError: a rule is inside a complement or a look-around, where it may not be.
-    """
-    found = [False] * len(items)
-    changed = True
-    while changed:
-        changed = False
-        for n, item in enumerate(items):
-            if not found[n] and is_nullable(item, found):
-                found[n] = changed = True
+def _fact(part: _Part, facts: Sequence[Fact], seen: dict[_Part, Fact]) -> Fact:
+    """The fact of a part, given those of the rules so far."""
+    if part.kind == "fixed":
+        return Fact(part.empty_text, part.least, part.plain)
+    if part.kind == "ref":
+        return facts[part.index]
+    found = seen.get(part)
+    if found is not None:
+        return found
+    each = [_fact(p, facts, seen) for p in part.parts]
+    plain = all(f.plain for f in each)
+    lengths = [f.least for f in each if f.least is not None]
+    if part.kind == "seq":
+        least = sum(lengths) if len(lengths) == len(each) else None
+        found = Fact(all(f.empty_text for f in each), least, plain)
+    elif part.kind == "alt":
+        found = Fact(any(f.empty_text for f in each), min(lengths, default=None), plain)
+    else:
+        one = each[0].least
+        least = 0 if part.index == 0 else (None if one is None else one * part.index)
+        found = Fact(part.index == 0 or each[0].empty_text, least, plain)
+    seen[part] = found
     return found
 
 
-def is_nullable(node: Expression, rules: Sequence[bool]) -> bool:
-    """Whether an expression holds the empty text, given which rules do."""
-    match node:
-        case Chars():
-            return False
-        case Text(text):
-            return not text
-        case Ref(index):
-            return rules[index]
-        case Seq(items) | Both(items):
-            return all(is_nullable(i, rules) for i in items)
-        case Alt(items):
-            return any(is_nullable(i, rules) for i in items)
-        case Repeat(item, low, _):
-            return low == 0 or is_nullable(item, rules)
-        case Not(item):
-            return not is_nullable(item, rules)
-        case Rules(items):
-            return nullable_rules(items)[0]
-        case Look() | Atomic():
-            raise ConstraintError("a rule must not look at what stands around it")
+def _fronts(part: _Part, facts: Sequence[Fact], seen: dict[_Part, frozenset[int]]) -> frozenset[int]:
+    """The rules with which a text of a part may begin."""
+    if part.kind == "fixed":
+        return frozenset()
+    if part.kind == "ref":
+        return frozenset({part.index})
+    found = seen.get(part)
+    if found is None:
+        fronts: set[int] = set()
+        for inner in part.parts:
+            fronts |= _fronts(inner, facts, seen)
+            if part.kind == "seq" and not _fact(inner, facts, {}).empty_text:
+                break
+        found = seen[part] = frozenset(fronts)
+    return found
 
 
-def first_refs(node: Expression, rules: Sequence[bool]) -> set[int]:
-    """The rules with which a text of `node` may begin."""
-    match node:
-        case Ref(index):
-            return {index}
-        case Seq(items):
-            found: set[int] = set()
-            for item in items:
-                found |= first_refs(item, rules)
-                if not is_nullable(item, rules):
-                    break
-            return found
-        case Alt(items) | Both(items):
-            return set().union(*(first_refs(i, rules) for i in items))
-        case Repeat(item) | Not(item):
-            return first_refs(item, rules)
-        case _:
-            return set()
-
-
-def _check_fronts(items: Sequence[Expression], nullable: Sequence[bool]) -> None:
-    fronts = [first_refs(item, nullable) for item in items]
-    done: set[int] = set()
-    for root in range(len(items)):
-        path: list[int] = []
-        on_path: set[int] = set()
-        stack: list[tuple[int, bool]] = [(root, False)]
+def _check_fronts(parts: Sequence[_Part], facts: Sequence[Fact]) -> None:
+    seen: dict[_Part, frozenset[int]] = {}
+    fronts = [_fronts(part, facts, seen) for part in parts]
+    state = [0] * len(parts)  # 1 while what it begins with is looked at, 2 when that is done
+    for root in range(len(parts)):
+        stack = [root]
         while stack:
-            rule, leaving = stack.pop()
-            if leaving:
-                path.pop()
-                on_path.discard(rule)
-                done.add(rule)
-            elif rule in on_path:
-                raise ConstraintError(f"rule {rule} begins with itself")
-            elif rule not in done:
-                path.append(rule)
-                on_path.add(rule)
-                stack.append((rule, True))
-                stack.extend((next_rule, False) for next_rule in fronts[rule])
+            rule = stack[-1]
+            if state[rule] == 0:
+                state[rule] = 1
+                for other in fronts[rule]:
+                    if state[other] == 1:
+                        raise ConstraintError(f"rule {other} begins with itself")
+                    if state[other] == 0:
+                        stack.append(other)
+            else:
+                stack.pop()
+                state[rule] = 2

@@ -21,7 +21,7 @@ Source      Brzozowski, Derivatives of Regular Expressions, 1964; Owens, Reppy a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from lmc.constraints.alphabet import Alphabet
 
@@ -72,6 +72,24 @@ class Term:
     def __repr__(self) -> str:
         names = [k for k in vars(Kind) if k.isupper()]
         return f"{names[self.kind]}{self.args!r}"
+
+
+class _Rule(Term):
+    """A VAR whose body is made when it is first asked for."""
+
+    __slots__ = ("made", "make")
+
+    make: Callable[[], Term]
+    made: Term
+
+    @property
+    def body(self) -> Term:  # type: ignore[override]
+        """What the name stands for."""
+        try:
+            return self.made
+        except AttributeError:
+            self.made = self.make()
+            return self.made
 
 
 Moves = tuple[tuple[int, Term], ...]
@@ -140,7 +158,14 @@ class Arena:
         if tail.kind == Kind.EPS:
             return head
         if kind == Kind.CAT:
-            return self.cat(head.args[0], self.cat(head.args[1], tail))
+            parts = []  # in a loop: chains may be long
+            while head.kind == Kind.CAT:
+                parts.append(head.args[0])
+                head = head.args[1]
+            tail = self.cat(head, tail)
+            for part in reversed(parts):
+                tail = self.cat(part, tail)
+            return tail
         if kind == Kind.ALL and (
             tail.kind == Kind.ALL or (tail.kind == Kind.CAT and tail.args[0].kind == Kind.ALL)
         ):
@@ -367,10 +392,19 @@ class Arena:
         term.marked = marked
         return term
 
-    def rule(self, plain: bool, least: int, empty_text: bool) -> Term:
-        """A new name for a term that is still to be said and stands by itself; see `var`."""
+    def rule(
+        self, make: Callable[[], Term], *, plain: bool, least: int, empty_text: bool
+    ) -> Term:
+        """A name for what `make` makes when it is first asked for."""
         self._vars += 1
-        return self._term(Kind.VAR, (self._vars,), plain=plain, least=least, empty_text=empty_text)
+        term = _Rule()
+        term.kind, term.args, term.number = Kind.VAR, (self._vars,), len(self._made)
+        term.plain, term.least, term.empty_text = plain, least, empty_text
+        term.open = term.marked = False
+        term.derived = None
+        term.make = make
+        self._made[Kind.VAR, self._vars] = term
+        return term
 
     def closed(self, term: Term, trackers: tuple[Term, ...]) -> Term:
         """A term whose look-behinds have the given trackers, which have read what it has read."""

@@ -22,6 +22,7 @@ from lmc.constraints.expression import (
     Atomic,
     Both,
     Chars,
+    Except,
     Expression,
     Look,
     Not,
@@ -30,16 +31,14 @@ from lmc.constraints.expression import (
     START,
     Text,
     one_of,
-    walk,
 )
 
-__all__ = ["EVERY", "NEEDED", "Ways", "all_but", "escaped", "quoted", "quoted_texts"]
+__all__ = ["EVERY", "NEEDED", "Ways", "escaped", "quoted", "quoted_others", "quoted_texts"]
 
 _RAW = ANY - CharSet.of([(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)])
 _SHORT = {
     0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x2F: "/", 0x5C: "\\",
 }  # fmt: skip
-_CHEAP = 12  # ranges of characters that are worth being written as escapes
 
 
 class Ways(enum.Enum):
@@ -71,41 +70,18 @@ def _needed(code: int) -> str:
     return "\\" + short if short else f"\\u{code:04x}"
 
 
-def quoted(expression: Expression, ways: Ways | None = None) -> Expression:
-    """The spellings of all texts of an expression, with quotation marks.
-
-    Args:
-        ways: if not given, all escapes are allowed where that is cheap to say.
-    """
-    if ways is None:
-        sets = [node.chars for node in walk(expression) if isinstance(node, Chars)]
-        ways = EVERY if all(len(s.edges) <= 2 * _CHEAP for s in sets) else NEEDED
+def quoted(expression: Expression, ways: Ways) -> Expression:
+    """The spellings of all texts of an expression, with quotation marks."""
     return Seq((Text('"'), _Spelling(ways).of(expression), Text('"')))
 
 
-def all_but(texts: Iterable[str]) -> Expression:
-    """All texts but these, without a complement: what leaves the tree of `texts` is free."""
-    ordered = sorted(set(texts))
-
-    def below(low: int, high: int, depth: int) -> Expression:
-        arms: list[Expression] = []
-        if low < high and len(ordered[low]) == depth:
-            low += 1
-        else:
-            arms.append(EPSILON)
-        chars = []
-        while low < high:
-            char = ordered[low][depth]
-            end = low
-            while end < high and ordered[end][depth] == char:
-                end += 1
-            chars.append(char)
-            arms.append(Seq((Text(char), below(low, end, depth + 1))))
-            low = end
-        free = ~CharSet.chars("".join(chars))
-        return Alt((*arms, Seq((Chars(free), ALL))))
-
-    return below(0, len(ordered), 0) if ordered else ALL
+def quoted_others(texts: Iterable[str]) -> Expression:
+    """Any text but these, in its one spelling, with quotation marks."""
+    spelled = sorted(escaped(text) for text in texts)
+    if any("\\" in text for text in spelled):
+        every = _Spelling(NEEDED).of(ALL)
+        return Seq((Text('"'), Both((every, Not(one_of(spelled)))), Text('"')))
+    return Seq((Text('"'), Except(Chars(_RAW), _ESCAPES, tuple(spelled)), Text('"')))
 
 
 class _Spelling:
@@ -240,3 +216,6 @@ def _one(arms: list[Expression]) -> tuple[Expression, ...]:
 def _hex_digits(low: int, high: int) -> Expression:
     digits = "0123456789abcdef"[low : high + 1]
     return Chars(CharSet.chars(digits + digits.upper()))
+
+
+_ESCAPES = _spelled(ANY - _RAW, NEEDED)

@@ -157,21 +157,10 @@ class Meaning:
         shape = self._own(node)
         for keyword in value:
             if keyword in _IN_PLACE:
-                shape = self._narrowed(shape, node, keyword, _IN_PLACE[keyword])
+                more = _IN_PLACE[keyword](self, node)
+                if more is not None:
+                    shape = self.algebra.both(shape, more)
         return shape
-
-    def _narrowed(
-        self, shape: Shape, node: Node, keyword: str, mean: Callable[[Meaning, Node], Shape | None]
-    ) -> Shape:
-        """A shape and what a keyword says, whose properties come first if it stands first."""
-        more = mean(self, node)
-        if more is None:
-            return shape
-        order = list(node.value)
-        first = order.index(keyword)
-        if "properties" in node.value and order.index("properties") > first:
-            return self.algebra.both(more, shape)
-        return self.algebra.both(shape, more)
 
     def waives(self, keyword: str) -> bool:
         """Whether a keyword may be dropped."""

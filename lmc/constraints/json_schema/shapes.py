@@ -300,9 +300,9 @@ class Algebra:
     def _both_names(self, a: ObjectRow, b: ObjectRow) -> tuple[tuple[str, Member], ...] | None:
         mine, theirs = dict(a.names), dict(b.names)
         names: dict[str, Member] = {}
-        for name in (*mine, *theirs):
-            if name in names:
-                continue
+        # Names with a place come first; one that has none in `a` may have one in `b`.
+        placed = [n for n, m in (*a.names, *b.names) if m.ordered]
+        for name in dict.fromkeys((*placed, *mine, *theirs)):
             x, y = mine.get(name), theirs.get(name)
             formula = self.formulas.both(
                 x.formula if x else self.value_of(a, name),

@@ -23,16 +23,17 @@ from lmc.constraints.expression import (
     Rules,
     Seq,
     Text,
+    one_of,
     walk,
 )
 from lmc.constraints.json_schema.arrays import counting
-from lmc.constraints.json_schema.escapes import NEEDED, Ways, all_but, escaped, quoted, quoted_texts
+from lmc.constraints.json_schema.escapes import EVERY, NEEDED, Ways, escaped, quoted, quoted_others, quoted_texts
 from lmc.constraints.json_schema.formulas import Formula
 from lmc.constraints.json_schema.layout import Layout
 from lmc.constraints.json_schema.meaning import Meaning
 from lmc.constraints.json_schema.numbers import NumberBox, spelled
 from lmc.constraints.json_schema.objects import Key, Members, members
-from lmc.constraints.json_schema.shapes import ArrayRow, ObjectRow, Shape, item_of
+from lmc.constraints.json_schema.shapes import ArrayRow, Member, ObjectRow, Shape, item_of
 from lmc.constraints.json_schema.strings import TextBox
 from lmc.constraints.machine import Machine
 
@@ -117,15 +118,18 @@ class Writer:
     def _text(self, box: TextBox, ways: Ways | None) -> Expression:
         if box.only is not None:
             return quoted_texts(box.only)
+        if ways is None:
+            # Where nothing but the length is asked, any escape will do as well.
+            ways = NEEDED if box.inside or box.outside or box.without else EVERY
         expression = box.expression()
         if box.without:
-            rest = all_but(box.without)
-            expression = rest if expression == ALL else Both((expression, rest))
+            if expression == ALL:
+                return quoted_others(box.without)
+            expression = Both((expression, Not(one_of(box.without))))
         if any(isinstance(node, Both | Not) for node in walk(expression)):
             rows = _merged(expression)
             if rows is not None:
                 base = len(self._rules) + 1
-                ways = ways or NEEDED
                 inner = [quoted(row, ways) for row in rows]
                 self._rules.extend(_shifted(_unquoted(row), base) for row in inner)
                 return Seq((Text('"'), Ref(base), Text('"')))
@@ -162,7 +166,7 @@ class Writer:
                 after = Alt((EPSILON, after))
         arms = [] if row.low else [layout.empty("[]")]
         if high is None or high > 0:
-            arms.append(Seq((layout.opening("[", depth), after, layout.closing("]", depth))))
+            arms.append(_sequence(layout.opening("[", depth), after, layout.closing("]", depth)))
         return _either(arms)
 
     def _others(
@@ -171,7 +175,7 @@ class Writer:
         """So many items; `first` if there is none before them, and then one at least."""
         if item == NEVER or high == 0:
             return EPSILON
-        step = Seq((comma, item))
+        step = _sequence(comma, item)
         if not first:
             return Repeat(step, low, high)
         return Seq((item, Repeat(step, max(low - 1, 0), None if high is None else high - 1)))
@@ -216,16 +220,20 @@ class Writer:
             empty, inside = found.accepts(found.start), self._counted_object(found, depth)
         arms = [layout.empty("{}")] if empty else []
         if inside not in (EPSILON, NEVER):
-            arms.append(Seq((layout.opening("{", depth), inside, layout.closing("}", depth))))
+            arms.append(
+                _sequence(layout.opening("{", depth), inside, layout.closing("}", depth))
+            )
         return _either(arms)
 
-    def _member(self, key: Key, formula: Formula, depth: int) -> Expression:
+    def _member(
+        self, key: Key, formula: Formula, depth: int, before: Expression = EPSILON
+    ) -> Expression:
         if key.name is not None:
             name: Expression = Text(f'"{escaped(key.name)}"')
         else:
             assert key.keys is not None
             name = self.text(key.keys, NEEDED)
-        return Seq((name, self.layout.colon(depth), self.value(formula, depth + 1)))
+        return _sequence(before, name, self.layout.colon(depth), self.value(formula, depth + 1))
 
     def _rest(
         self, found: Members, depth: int, low: int, high: int | None, *, first: bool
@@ -238,23 +246,26 @@ class Writer:
     def _chain(self, found: Members, depth: int) -> Expression:
         """One member at least, each at most once and in its order."""
         comma = self.layout.comma(depth)
-        items = [
-            (self._member(Key(n, None), m.formula, depth), m.required) for n, m in found.ordered
-        ]
+        items = [(Key(name, None), member) for name, member in found.ordered]
+
+        def follows(key: Key, member: Member) -> Expression:
+            step = self._member(key, member.formula, depth, comma)
+            return step if member.required else Repeat(step, 0, 1)
+
         rest = self._rest(found, depth, 0, None, first=False)
-        first = next((i for i, (_, needed) in enumerate(items) if needed), None)
+        first = next((i for i, (_, m) in enumerate(items) if m.required), None)
         # What follows the first member that must come, in one row; before it any may be the first.
         last = len(items) if first is None else first + 1
-        after: Expression = Seq((*(_follows(comma, *item) for item in items[last:]), rest))
+        after: Expression = _sequence(*(follows(*item) for item in items[last:]), rest)
         arms = []
         if first is None:
             alone = self._rest(found, depth, 0, None, first=True)
             if alone not in (EPSILON, NEVER):
                 arms.append(alone)
         # From the last on, so that what is shared has been looked at before it is met from above.
-        for item, needed in reversed(items[:last]):
-            arms.append(Seq((item, after)))
-            after = Seq((_follows(comma, item, needed), after))
+        for key, member in reversed(items[:last]):
+            arms.append(Seq((self._member(key, member.formula, depth), after)))
+            after = Seq((follows(key, member), after))
         return _either(arms)
 
     def _counted_object(self, found: Members, depth: int) -> Expression:
@@ -262,21 +273,28 @@ class Writer:
         comma = self.layout.comma(depth)
         for state, number in states.items():
             arms: list[Expression] = [
-                Seq((comma, self._member(key, formula, depth), Ref(states[after])))
+                _sequence(self._member(key, formula, depth, comma), Ref(states[after]))
                 for key, formula, after in found.moves[state]
             ]
             if found.accepts(state):
                 arms.append(EPSILON)
             self._rules[number - 1] = _either(arms)
         return _either(
-            Seq((self._member(key, formula, depth), Ref(states[after])))
+            _sequence(self._member(key, formula, depth), Ref(states[after]))
             for key, formula, after in found.moves[found.start]
         )
 
 
-def _follows(comma: Expression, item: Expression, needed: bool) -> Expression:
-    step = Seq((comma, item))
-    return step if needed else Repeat(step, 0, 1)
+def _sequence(*parts: Expression) -> Expression:
+    """Parts one after the other, with sequences among them and neighbouring texts made one."""
+    found: list[Expression] = []
+    for part in parts:
+        for item in part.items if isinstance(part, Seq) else (part,):
+            if isinstance(item, Text) and found and isinstance(found[-1], Text):
+                found[-1] = Text(found[-1].text + item.text)
+            elif item != EPSILON and item != Text(""):
+                found.append(item)
+    return found[0] if len(found) == 1 else Seq(tuple(found))
 
 
 def _either(arms: Iterable[Expression]) -> Expression:
