@@ -19,6 +19,7 @@ from lmc.batch import Job, progress_bar, run_in_order, run_one
 from lmc.driver import Compiled, Options, compile_function, trace_function
 from lmc.errors import Cancelled, UsageError
 from lmc.frontend.arguments import Arguments, bind, flatten
+from lmc.frontend.dependencies import fixed, snapshot
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import run_eagerly
 from lmc.frontend.location import of_code
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Loaded", "Lowered", "Program", "compile", "current_engine", "jit", "load", "use"]
 
 EAGER_THREADS = 64  # programs that run eagerly at the same time in a batch
+KEPT_TRACES = 256  # of a program, for shapes of arguments and what it reads from outside
 
 
 # ---------------------------------------------------------------------------------- engines
@@ -106,7 +108,7 @@ class Runnable(ABC):
             TraceError, ConstraintError: the program is wrong. Errors of the run are in the result.
         """
         engine = engine or current_engine()
-        seed = engine.seed if seed is None else seed
+        seed = _seed(engine, seed)
         return run_one(self._job(engine, eager, seed, deadline, options or Options()), arguments)
 
     def run_batch(
@@ -158,11 +160,21 @@ class Runnable(ABC):
         cancels what still runs.
         """
         engine = engine or current_engine()
-        seed = engine.seed if seed is None else seed
+        seed = _seed(engine, seed)
         return run_in_order(self._job(engine, eager, seed, deadline, options or Options()), rows)
 
 
+def _seed(engine: Engine, seed: object) -> int:
+    if seed is None:
+        return engine.seed
+    if type(seed) is not int:
+        raise UsageError(f"seed is {seed!r}, must be an integer")
+    return seed
+
+
 # --------------------------------------------------------------------------------- programs
+
+_RESERVED = ("engine", "eager", "seed", "deadline", "options")
 
 
 def jit(function: Callable[..., object]) -> Program:
@@ -196,6 +208,19 @@ class Program(Runnable):
                 where,
                 hint=f"write def {name}(s): ...",
             )
+        for taken, parameter in list(self._signature.parameters.items())[1:]:
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+                raise UsageError(
+                    f"{name}() takes {taken!r} by position only",
+                    where,
+                    hint="programs are run with named arguments: write it without `/` and `*`",
+                )
+            if taken in _RESERVED:
+                raise UsageError(
+                    f"{name}() has a parameter {taken!r}, which `run` has a meaning for",
+                    where,
+                    hint=f"name it otherwise; {', '.join(_RESERVED)} are taken",
+                )
         functools.update_wrapper(self, function)
         self.name = name
         self.where = where
@@ -203,6 +228,13 @@ class Program(Runnable):
         self._bound = dict(bound or {})
         self._cache: dict[tuple[object, ...], tuple[Compiled, tuple[object, ...]]] = {}
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        """Programs are pickled by reference, as functions are."""
+        return self.function.__qualname__
+
+    def __deepcopy__(self, _: object) -> Program:
+        return self
 
     def __get__(self, instance: object, owner: type | None = None) -> Program:
         if instance is None:
@@ -216,7 +248,8 @@ class Program(Runnable):
                 f"{self.name}() was called without a prompt state",
                 hint=f"run it with {self.name}.run(...), or give it the state of a program",
             )
-        return self.function(state, *args, **{**self._bound, **kwargs})
+        function = state._recorder.prepare(self.function)
+        return function(state, *args, **{**self._bound, **kwargs})
 
     def bind(self, **arguments: object) -> Program:
         """The program with some arguments set."""
@@ -242,21 +275,29 @@ class Program(Runnable):
     def compile(self, options: Options | None = None, **arguments: object) -> Compiled:
         """Trace, optimize and lower the program; kept, so that a second call is free."""
         flat = flatten(self.arguments(arguments, symbolic=True))
-        return self.compiled(flat, options or Options())
+        return self.compiled(flat, options or Options(), snapshot(self.function))
 
     def lower(self, engine: Engine | None = None, **arguments: object) -> Lowered:
         """The program lowered for an engine, ahead of time: `p.lower(engine).compile()`."""
         return Lowered(self, engine, arguments)
 
-    def compiled(self, flat: Arguments, options: Options) -> Compiled:
-        """The compiled program for flattened arguments, made once."""
-        key = (*flat.key, options)
+    def compiled(self, flat: Arguments, options: Options, outside: tuple[object, ...]) -> Compiled:
+        """The compiled program for flattened arguments, made once.
+
+        `outside` is what it reads from elsewhere (`snapshot`). With arguments that may change
+        unseen, such as sets and other objects, it is made anew each time.
+        """
+        if not all(map(fixed, flat.opaque)):
+            return compile_function(self.function, self.name, flat, self.where, options)
+        key = (*flat.key, options, outside)
         with self._lock:
             known = self._cache.get(key)
         if known is None:
             compiled = compile_function(self.function, self.name, flat, self.where, options)
             known = (compiled, flat.opaque)  # holds the opaque values: their ids are in the key
             with self._lock:
+                while len(self._cache) >= KEPT_TRACES:
+                    del self._cache[next(iter(self._cache))]
                 known = self._cache.setdefault(key, known)
         return known[0]
 
@@ -265,7 +306,7 @@ class Program(Runnable):
     ) -> Job:
         if eager:
             return _EagerJob(self, engine, seed, deadline)
-        return _CompiledJob(self, engine, seed, deadline, options)
+        return _CompiledJob(self, engine, seed, deadline, options, snapshot(self.function))
 
 
 @dataclass(frozen=True)
@@ -290,6 +331,7 @@ class _CompiledJob:
     seed: int
     deadline: float | None
     options: Options
+    outside: tuple[object, ...]
 
     def start(
         self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
@@ -302,7 +344,7 @@ class _CompiledJob:
             run_eagerly(program.function, row, arguments, calls, program.where)
 
         return self.engine.executor.submit_row(
-            program.compiled(flat, self.options).plan,
+            program.compiled(flat, self.options, self.outside).plan,
             list(flat.texts),
             seed=self.seed,
             index=index,

@@ -81,6 +81,10 @@ def run_in_order(job: Job, rows: Iterable[Mapping[str, object]]) -> Generator[Re
                     cancels[index] = job.start(index, row, done)
                 except LmcError as error:
                     waiting[index] = RowResult(error=error)
+                except Exception as error:  # an argument may do anything when it is looked at
+                    fault = RunError(f"{type(error).__name__}: {error}")
+                    fault.__cause__ = error
+                    waiting[index] = RowResult(error=fault)
             while due in waiting:
                 yield Result(waiting.pop(due), due)
                 due += 1

@@ -51,6 +51,13 @@ class GenParams:
                 name == "seed" and value is None
             ):
                 refuse(f"{name} is {value!r}, must be an integer", f"give {name}= an int")
+        for name in ("ignore_eos", "jump_forward"):
+            if not isinstance(getattr(self, name), bool):
+                refuse(f"{name} is {getattr(self, name)!r}", f"give {name}=True or False")
+        if self.regex is not None and not isinstance(self.regex, str):
+            refuse(
+                f"regex is {self.regex!r}, must be a text", 'give regex= a pattern, as r"[0-9]+"'
+            )
         for name in ("temperature", "top_p"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):

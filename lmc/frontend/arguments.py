@@ -43,18 +43,28 @@ class Arguments:
 
 
 def flatten(arguments: Mapping[str, object]) -> Arguments:
-    """Separate the texts of arguments from their shape and static values."""
+    """Separate the texts of arguments from their shape and static values.
+
+    Raises:
+        UsageError: a number is too long, or containers are too deep.
+    """
+    try:
+        return _flatten(arguments)
+    except (RecursionError, ValueError) as error:
+        raise UsageError(f"an argument cannot be read: {error}") from error
+
+
+def _flatten(arguments: Mapping[str, object]) -> Arguments:
     texts: list[str] = []
     paths: list[Path] = []
     opaque: list[object] = []
 
     def walk(value: object, path: Path) -> object:
-        if issubclass(type(value), str):
-            assert isinstance(value, str)
+        if type(value) is str:
             texts.append(value)
             paths.append(path)
             return {"$": len(texts) - 1}
-        if value is None or isinstance(value, (bool, int, float)):
+        if value is None or type(value) in (bool, int, float):
             return value
         if type(value) is list:
             return [walk(item, (*path, i)) for i, item in enumerate(value)]

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 from lmc.errors import LmcError, Location, UsageError
 from lmc.frontend.location import here
-from lmc.frontend.symbolic import Text
+from lmc.frontend.symbolic import is_symbolic
 from lmc.params import SELECT_METHODS, GenParams
 
 __all__ = [
@@ -41,6 +41,9 @@ class Recorder(Protocol):
     ) -> tuple[Ref, Ref]: ...
 
     def read(self, ref: Ref) -> Any: ...
+
+    def prepare(self, function: Callable[..., object]) -> Callable[..., object]:
+        """The function of a program that is called inside another one, ready to be run."""
 
     def known(self, value: object, what: str) -> Any:
         """`value` where it must be known before the program runs; may end the trace."""
@@ -131,14 +134,17 @@ def gen(
     Raises:
         UsageError: a value is out of its range.
     """
+    given = dict(locals())
     at = here()
-    _known(regex, "the regex of a gen")
-    for one in (stop,) if isinstance(stop, str) else tuple(stop or ()):
+    for parameter, value in given.items():
+        _known(value, f"the parameter {parameter} of a gen")
+    stop = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    for one in stop:
         _known(one, "a stop string of a gen")
     try:
         params = GenParams(
             max_tokens=max_tokens,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
+            stop=stop,
             temperature=temperature,
             top_p=top_p,
             top_k=top_k,
@@ -169,6 +175,10 @@ def select(
         UsageError: there are no choices, or the method is unknown.
     """
     at = here()
+    _known(name, "the name of a variable")
+    _known(method, "the method of a select")
+    if choices is not None and not isinstance(choices, str):
+        choices = list(choices)
     if isinstance(choices, str) or not choices or not all(isinstance(c, str) for c in choices):
         raise UsageError(
             f"select() needs a list of texts to choose from, not {_shown(choices)}",
@@ -209,8 +219,8 @@ def _name(name: object, at: Location | None) -> str | None:
 
 def _known(value: object, what: str) -> None:
     """End a trace where a text that is not known yet stands for a parameter."""
-    if type(value) is Text:
-        value._source.need(f"{what} that is not known yet")
+    if is_symbolic(value):
+        value._source.need(f"{what} is not known yet")  # type: ignore[attr-defined]
 
 
 def _items(value: object) -> tuple[object, ...]:

@@ -97,9 +97,9 @@ def run_eagerly(
         wrapped = RunError(problem, of_traceback(error.__traceback__))
         wrapped.__cause__ = error
         recorder.fail(state, wrapped)
-    except BaseException:  # Ctrl-C and the like: nothing of the row may go on
-        recorder.fail(state, RunError("the program was interrupted", where))
-        raise
+    except BaseException as error:  # SystemExit and the like end the row, not the process
+        problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        recorder.fail(state, RunError(problem, of_traceback(error.__traceback__)))
     else:
         recorder.finish(state, value, where)
 
@@ -179,6 +179,9 @@ class _EagerRecorder:
 
     def read(self, ref: Reg) -> Any:
         return self._row.read(ref)
+
+    def prepare(self, function: Callable[..., object]) -> Callable[..., object]:
+        return function
 
     def known(self, value: object, what: str) -> Any:  # noqa: ARG002 - all is known
         return value

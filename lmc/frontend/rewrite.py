@@ -1,28 +1,31 @@
-"""Python's own syntax on texts that are not known yet, for a function whose source is at hand.
+"""Python's own syntax on values that are not known yet, for functions whose source is at hand.
 
-`str.join`, `in`, f-strings, `len()` and `str()` are decided inside the interpreter and cannot be
-recorded by methods of a value. So the tracer runs a copy of the program's function in which these
-few are calls:
+`str.join`, `in`, `is`, f-strings, `len()`, `str()` and `type()` are decided inside the interpreter
+and cannot be recorded by methods of a value. So the tracer runs a copy of the program's function in
+which these few are calls:
 
     sep.join(xs)  ->  join(sep, xs)        f"<{x}>"  ->  fstring("<", (x, -1, None), ">")
-    a in b        ->  contains(b, a)       len(x), str(x)  ->  length(x), text(x)
+    a in b        ->  contains(b, a)       len(x), str(x), type(x)  ->  length(x), ...
+    a is b        ->  same(a, b)           f(x)  ->  called(f)(x), which is f's own copy
+    try: ...      ->  try: with guarded(): ...
 
-The copy is made only if the source compiles to the very code that the function has; without it
-(a REPL, `exec`) the function is traced as it is, and these uses end the graph or go through
-placeholders. On known values the calls do what Python does.
+On known values the calls do what Python does. A copy is made only if the source compiles to the
+very code that the function has. Without one (`exec`, some shells) the function is traced as it is,
+and these uses end the graph.
 """
 
 from __future__ import annotations
 import __future__
 
 import ast
+import builtins
 import functools
 import linecache
 import types
 from collections.abc import Callable
 from typing import Any
 
-from lmc.frontend.symbolic import Bool, Int, Text, TextList
+from lmc.frontend import syntax
 
 __all__ = ["rewritten"]
 
@@ -32,37 +35,26 @@ _FUTURE = functools.reduce(
     0,
 )
 _PREFIX = "__lmc_"
+_BUILTINS = {"len": "length", "str": "text", "type": "kind"}
 
 
-@functools.lru_cache(maxsize=512)
 def rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
     """The copy of a function to trace; the function itself where no copy can be made safely."""
     if isinstance(function, types.MethodType):
         inner = rewritten(function.__func__)
-        return (
-            function if inner is function.__func__ else types.MethodType(inner, function.__self__)
-        )
-    if not isinstance(function, types.FunctionType):
+        same = inner is function.__func__
+        return function if same else types.MethodType(inner, function.__self__)
+    if type(function) is not types.FunctionType:
         return function
     try:
-        return _copy(function)
-    except (OSError, TypeError, SyntaxError, ValueError, IndentationError):
+        code = _rewritten_code(function.__code__, function.__globals__)
+    except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
         return function
-
-
-def _copy(function: types.FunctionType) -> Callable[..., Any]:
-    code = function.__code__
-    source = "".join(linecache.getlines(code.co_filename, function.__globals__))
-    module = ast.parse(source)
-    definition = _definition(module, code)
-    if definition is None or not _same(_compiled(module, code), code):
-        return function  # the file changed since it was imported, or there is no source
-    rewrite = _Rewrite(code)
-    definition.body = [rewrite.visit(statement) for statement in definition.body]
-    ast.fix_missing_locations(definition)
-    function.__globals__.update(_HELPERS)
+    if code is None:
+        return function
+    function.__globals__.update(_CALLS)
     made = types.FunctionType(
-        _compiled(module, code),
+        code,
         function.__globals__,
         function.__name__,
         function.__defaults__,
@@ -71,6 +63,32 @@ def _copy(function: types.FunctionType) -> Callable[..., Any]:
     made.__kwdefaults__ = function.__kwdefaults__
     made.__qualname__ = function.__qualname__
     return made
+
+
+_codes: dict[tuple[types.CodeType, int], types.CodeType | None] = {}
+
+
+def _rewritten_code(code: types.CodeType, space: dict[str, Any]) -> types.CodeType | None:
+    key = (code, id(space))
+    if key not in _codes:
+        if len(_codes) > 2048:
+            _codes.clear()
+        _codes[key] = _rewrite(code, space)
+    return _codes[key]
+
+
+def _rewrite(code: types.CodeType, space: dict[str, Any]) -> types.CodeType | None:
+    source = "".join(linecache.getlines(code.co_filename, space))
+    if not source:
+        return None
+    module = ast.parse(source)
+    definition = _definition(module, code)
+    if definition is None or not _same(_compiled(module, code), code):
+        return None  # the file changed since it was imported
+    rewrite = _Rewrite(_shadowed(definition, space))
+    definition.body = [rewrite.visit(statement) for statement in definition.body]
+    ast.fix_missing_locations(definition)
+    return _compiled(module, code)
 
 
 def _definition(module: ast.Module, code: types.CodeType) -> ast.FunctionDef | None:
@@ -83,12 +101,31 @@ def _definition(module: ast.Module, code: types.CodeType) -> ast.FunctionDef | N
     return None
 
 
+def _shadowed(definition: ast.FunctionDef, space: dict[str, Any]) -> set[str]:
+    """The rewritten builtins whose names mean something else in the module or the function."""
+    real = vars(builtins)
+    bound = {name for name in _BUILTINS if space.get(name, real[name]) is not real[name]}
+    for node in ast.walk(definition):
+        if isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            bound.add(node.name)
+        elif isinstance(node, ast.alias):
+            bound.add(node.asname or node.name)
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+            bound.add(node.name)
+    return bound
+
+
 def _compiled(module: ast.Module, like: types.CodeType) -> types.CodeType:
     """The code of the definition that stands where `like` stood, in its module compiled anew."""
     flags = like.co_flags & _FUTURE
-    todo: list[types.CodeType] = [
-        compile(module, like.co_filename, "exec", flags=flags, dont_inherit=True)
-    ]
+    whole: types.CodeType = compile(
+        module, like.co_filename, "exec", flags=flags, dont_inherit=True
+    )
+    todo = [whole]
     while todo:
         code = todo.pop()
         if (code.co_name, code.co_firstlineno) == (like.co_name, like.co_firstlineno):
@@ -112,16 +149,21 @@ def _same(mine: types.CodeType, theirs: types.CodeType) -> bool:
 
 
 class _Rewrite(ast.NodeTransformer):
-    def __init__(self, code: types.CodeType) -> None:
-        own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-        self._builtins = {"len", "str"} - own
+    def __init__(self, shadowed: set[str]) -> None:
+        self._builtins = {k: v for k, v in _BUILTINS.items() if k not in shadowed}
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
-        if len(node.ops) != 1 or not isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        if len(node.ops) != 1:
             return node
-        call = _call("contains", [node.comparators[0], node.left], node)
-        if isinstance(node.ops[0], ast.In):
+        left, op, right = node.left, node.ops[0], node.comparators[0]
+        if isinstance(op, (ast.In, ast.NotIn)):
+            call = _call("contains", [right, left], node)
+        elif isinstance(op, (ast.Is, ast.IsNot)):
+            call = _call("same", [left, right], node)
+        else:
+            return node
+        if isinstance(op, (ast.In, ast.Is)):
             return call
         return ast.copy_location(ast.UnaryOp(ast.Not(), call), node)
 
@@ -133,7 +175,10 @@ class _Rewrite(ast.NodeTransformer):
         if one and isinstance(node.func, ast.Attribute) and node.func.attr == "join":
             return _call("join", [node.func.value, node.args[0]], node)
         if one and isinstance(node.func, ast.Name) and node.func.id in self._builtins:
-            return _call({"len": "length", "str": "text"}[node.func.id], [*node.args], node)
+            return _call(self._builtins[node.func.id], [*node.args], node)
+        if isinstance(node.func, ast.Name) and node.func.id == "super":
+            return node
+        node.func = _call("called", [node.func], node.func)
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
@@ -147,93 +192,17 @@ class _Rewrite(ast.NodeTransformer):
             parts.append(ast.Tuple([value.value, ast.Constant(value.conversion), spec], ast.Load()))
         return _call("fstring", parts, node)
 
-
-def _call(name: str, args: list[ast.expr], at: ast.expr) -> ast.Call:
-    return ast.copy_location(ast.Call(ast.Name(f"{_PREFIX}{name}__", ast.Load()), args, []), at)
-
-
-# ---------------------------------------------------------------- what the calls do
-
-
-def _join(separator: Any, items: Any) -> Any:
-    if type(separator) is not str:
-        return separator.join(items)
-    if type(items) is TextList:
-        return items._source.pure("list.join", separator, items)
-    items = list(items)
-    for item in items:
-        if type(item) is Text:
-            if not all(isinstance(other, str) for other in items):
-                break
-            between = [part for one in items for part in (separator, one)]
-            return item._source.pure("text.concat", *between[1:])
-    return separator.join(items)
+    def visit_Try(self, node: ast.Try) -> ast.Try:
+        self.generic_visit(node)
+        if node.handlers:
+            guard = ast.With([ast.withitem(_call("guarded", [], node.body[0]))], node.body)
+            node.body = [ast.copy_location(guard, node.body[0])]
+        return node
 
 
-def _contains(container: Any, item: Any) -> Any:
-    if type(item) is Text and type(container) is str:
-        return item._source.pure("text.contains", container, item)
-    if type(container) is Text and isinstance(item, str):
-        return container._source.pure("text.contains", container, item)
-    return item in container
+def _call(name: str, args: list[ast.expr], at: ast.AST) -> ast.Call:
+    made = ast.Call(ast.Name(f"{_PREFIX}{name}__", ast.Load()), args, [])
+    return ast.copy_location(made, at)
 
 
-def _fstring(*parts: Any) -> Any:
-    done: list[Any] = []
-    source = None
-    for part in parts:
-        if type(part) is not tuple:
-            done.append(part)
-            continue
-        value, conversion, spec = part
-        if type(value) in (Text, Bool, Int) and not spec and conversion in (-1, ord("s")):
-            source = value._source
-            if type(value) is Int:
-                value = source.pure("int.text", value)
-            elif type(value) is Bool:
-                value = source.pure("bool.text", value)
-            done.append(value)
-            continue
-        if conversion == ord("r") and type(value) is Text and not spec:
-            source = value._source
-            done.append(source.pure("text.repr", value))
-            continue
-        done.append(format(_CONVERSIONS[conversion](value), spec or ""))
-    if source is None:
-        return "".join(done)
-    return source.pure("text.concat", *done)
-
-
-_CONVERSIONS: dict[int, Callable[[Any], Any]] = {
-    -1: lambda value: value,
-    ord("s"): str,
-    ord("r"): repr,
-    ord("a"): ascii,
-}
-
-
-def _length(value: Any) -> Any:
-    if type(value) is Text:
-        return value._source.pure("text.length", value)
-    if type(value) is TextList:
-        return value._source.pure("list.length", value)
-    return len(value)
-
-
-def _text(value: Any) -> Any:
-    if type(value) is Text:
-        return value
-    if type(value) is Int:
-        return value._source.pure("int.text", value)
-    if type(value) is Bool:
-        return value._source.pure("bool.text", value)
-    return str(value)
-
-
-_HELPERS: dict[str, Callable[..., Any]] = {
-    f"{_PREFIX}join__": _join,
-    f"{_PREFIX}contains__": _contains,
-    f"{_PREFIX}fstring__": _fstring,
-    f"{_PREFIX}length__": _length,
-    f"{_PREFIX}text__": _text,
-}
+_CALLS = {f"{_PREFIX}{name}__": call for name, call in syntax.CALLS.items()}

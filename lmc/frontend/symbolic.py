@@ -1,18 +1,17 @@
 """Values that are not known yet: texts, numbers, truth values and lists seen while tracing.
 
-A `Text` says that it is a `str` and has its methods, but holds no characters: whatever would read
-them fails at once instead of reading something else. Methods that have a pure function in
-`lmc.textops` are recorded; every other use raises `NeedsValue`, and the tracer ends the graph
-there. Formatting one (`format`, `%`) gives a placeholder, which the trace finds again when the
-string reaches a prompt.
+They say that they are `str`, `int`, `bool` and `list`, and have their methods, but hold nothing:
+whatever would read them fails at once instead of reading something else. What has a pure function
+in `lmc.textops` is recorded; every other use raises `NeedsValue`, and the tracer ends the graph.
 """
 
 from __future__ import annotations
 
+import collections.abc
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, SupportsIndex
 
-__all__ = ["Bool", "Int", "NeedsValue", "Source", "Text", "TextList"]
+__all__ = ["SYMBOLIC", "Bool", "Int", "NeedsValue", "Source", "Text", "TextList", "is_symbolic"]
 
 
 class NeedsValue(BaseException):
@@ -35,15 +34,14 @@ class Source(Protocol):
     def decide(self, value: object) -> bool:
         """Which way the current path takes at a condition."""
 
-    def formatted(self, value: object) -> str:
-        """A placeholder made by formatting: it must reach a prompt."""
-
     def need(self, what: str) -> NoReturn:
         """End the graph here."""
 
 
-class Text:
-    """A text that is not known yet."""
+class _Symbolic:
+    """Base: a value of a trace."""
+
+    _poses_as: type
 
     def __init__(self, source: Source, value: Any) -> None:
         self._source = source
@@ -51,20 +49,43 @@ class Text:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        # `isinstance(x, str)` holds, as it will when the program runs
-        return str
+        # `isinstance(x, str)` holds while tracing as it will when the program runs
+        return self._poses_as
 
-    # -- carried along by formatting
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__") and hasattr(self._poses_as, name):
+            self._source.need(f"`{name}` of a {self._poses_as.__name__} that is not known yet")
+        raise AttributeError(f"{self._poses_as.__name__!r} object has no attribute {name!r}")
+
     def __str__(self) -> str:
-        return self._source.formatted(self.value)
-
-    def __format__(self, spec: str) -> str:
-        if spec:
-            self._source.need(f"the format {spec!r} of a text that is not known yet")
-        return self._source.formatted(self.value)
+        self._need("the characters")
 
     def __repr__(self) -> str:
-        return self._source.formatted(self._source.pure("text.repr", self).value)
+        self._need("the characters")
+
+    def __format__(self, _: str) -> str:
+        self._need("the characters")
+
+    def __hash__(self) -> int:
+        self._need("the hash")
+
+    def __reduce_ex__(self, _: object) -> Any:
+        self._need("a pickled copy")
+
+    def __copy__(self) -> _Symbolic:
+        return self
+
+    def __deepcopy__(self, _: object) -> _Symbolic:
+        return self
+
+    def _need(self, what: str) -> NoReturn:
+        self._source.need(f"{what} of a {self._poses_as.__name__} that is not known yet")
+
+
+class Text(_Symbolic):
+    """A text that is not known yet."""
+
+    _poses_as = str
 
     def __add__(self, other: object) -> Any:
         return self._source.pure("text.concat", self, other) if _text(other) else NotImplemented
@@ -79,71 +100,60 @@ class Text:
     def __ne__(self, other: object) -> Any:
         return self._source.pure("text.ne", self, other) if _text(other) else True
 
-    def __lt__(self, other: str) -> Any:
+    __hash__ = _Symbolic.__hash__
+
+    def __lt__(self, other: object) -> Any:
         return self._source.pure("text.lt", self, other) if _text(other) else NotImplemented
 
-    def __le__(self, other: str) -> Any:
+    def __le__(self, other: object) -> Any:
         return self._source.pure("text.le", self, other) if _text(other) else NotImplemented
 
-    def __gt__(self, other: str) -> Any:
+    def __gt__(self, other: object) -> Any:
         return self._source.pure("text.lt", other, self) if _text(other) else NotImplemented
 
-    def __ge__(self, other: str) -> Any:
+    def __ge__(self, other: object) -> Any:
         return self._source.pure("text.le", other, self) if _text(other) else NotImplemented
 
     def __bool__(self) -> bool:
         return bool(self._source.pure("text.nonempty", self))
 
-    def __contains__(self, part: str) -> Any:  # Python calls bool() on it
+    def __contains__(self, part: object) -> Any:  # Python calls bool() on it
+        if not _text(part):
+            self._need("a strange part")
         return self._source.pure("text.contains", self, part)
 
     # -- numbers, parts
     def __len__(self) -> int:
-        self._source.need("len() of a text that is not known yet")
+        self._need("len()")
 
-    def __getitem__(self, key: SupportsIndex | slice) -> Any:
-        if isinstance(key, slice):
+    def __getitem__(self, key: Any) -> Any:
+        if type(key) is slice:
             if key.step not in (None, 1):
-                self._source.need("a slice with a step of a text that is not known yet")
-            if isinstance(key.start, Int) or isinstance(key.stop, Int):
-                self._source.need("a slice whose ends are not known yet")
-            stop = key.stop if key.stop is not None else _END
-            return self._source.pure("text.slice", self, key.start or 0, stop)
+                self._need("a slice with a step")
+            ends = [_plain_end(key.start, 0), _plain_end(key.stop, _END)]
+            if None in ends:
+                self._need("a slice with ends that are not known yet")
+            return self._source.pure("text.slice", self, *ends)
         if not _inside(self._source, key, self._source.pure("text.length", self)):
             raise IndexError("string index out of range")
         return self._source.pure("text.at", self, key)
 
     def __iter__(self) -> Any:
-        self._source.need("the characters of a text that is not known yet")
-
-    def __hash__(self) -> int:
-        self._source.need("a text that is not known yet as a key")
+        self._need("the characters")
 
     def __int__(self) -> int:
-        self._source.need("int() of a text that is not known yet")
+        self._need("int()")
 
     def __float__(self) -> float:
-        self._source.need("float() of a text that is not known yet")
-
-    def __index__(self) -> int:
-        self._source.need("a text that is not known yet as an index")
+        self._need("float()")
 
     def __mod__(self, _: object) -> Any:
-        self._source.need("% on a text that is not known yet")
+        self._need("%")
 
     def __mul__(self, _: object) -> Any:
-        self._source.need("* on a text that is not known yet")
+        self._need("*")
 
-    __rmul__ = __mul__
-
-    def __copy__(self) -> Text:
-        return self
-
-    def __deepcopy__(self, _: object) -> Text:
-        return self
-
-    def __reduce_ex__(self, _: object) -> Any:
-        self._source.need("a copy of a text that is not known yet")
+    __rmul__ = __rmod__ = __mul__
 
     # -- methods with choices of arguments
     def strip(self, chars: str | None = None) -> Any:
@@ -151,25 +161,40 @@ class Text:
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> Any:
         if maxsplit != -1:
-            self._source.need("split() with maxsplit of a text that is not known yet")
-        if sep is not None and not sep:
+            self._need("split() with maxsplit")
+        if sep is not None and _text(sep) and not sep:
             raise ValueError("empty separator")
         return self._call("text.words", "text.split", sep)
 
     def splitlines(self, keepends: bool = False) -> Any:
         if keepends:
-            self._source.need("splitlines(True) of a text that is not known yet")
+            self._need("splitlines(True)")
         return self._source.pure("text.lines", self)
 
     def join(self, parts: Any) -> Any:
-        if isinstance(parts, TextList):
+        if type(parts) is TextList:
             return self._source.pure("list.join", self, parts)
+        parts = list(parts)
+        if not all(map(_text, parts)):
+            self._need("join() of strange parts")
         return self._source.pure("text.join", self, *parts)
 
     def _call(self, plain: str, with_argument: str, argument: str | None) -> Any:
         if argument is None:
             return self._source.pure(plain, self)
+        if not _text(argument):
+            self._need("a method with a strange argument")
         return self._source.pure(with_argument, self, argument)
+
+
+_END = 2**62  # a slice end beyond every text
+
+
+def _plain_end(end: object, default: int) -> int | None:
+    """The end of a slice, if it is known."""
+    if end is None:
+        return default
+    return end if type(end) is int else None
 
 
 def _inside(source: Source, index: object, length: Int) -> bool:
@@ -182,9 +207,6 @@ def _inside(source: Source, index: object, length: Int) -> bool:
     return bool(source.pure("int.lt", index, length) if index >= 0 else length >= -index)
 
 
-_END = 2**62  # a slice end beyond every text
-
-
 def _text(value: object) -> bool:
     return isinstance(value, str)
 
@@ -192,15 +214,8 @@ def _text(value: object) -> bool:
 def _recorded(fn: str, arity: int) -> Callable[..., Any]:
     def method(self: Text, *args: object, **more: object) -> Any:
         if len(args) + 1 != arity or more or not all(map(_text, args)):
-            self._source.need(f"{fn.partition('.')[2]}() with these arguments")
+            self._need(f"{fn.partition('.')[2]}() with these arguments")
         return self._source.pure(fn, self, *args)
-
-    return method
-
-
-def _refused(name: str) -> Callable[..., Any]:
-    def method(self: Text, *_: object, **__: object) -> Any:
-        self._source.need(f"{name}() of a text that is not known yet")
 
     return method
 
@@ -212,70 +227,59 @@ _SIMPLE = {
 }  # fmt: skip
 for _name, _arity in _SIMPLE.items():
     setattr(Text, _name, _recorded(f"text.{_name}", _arity))
-for _name in dir(str):
-    if not _name.startswith("__") and _name not in vars(Text):
-        setattr(Text, _name, _refused(_name))
 
 
-class Bool:
+class Bool(_Symbolic):
     """A truth value that is not known yet. Asking for it takes one way of a branch."""
 
-    def __init__(self, source: Source, value: object) -> None:
-        self._source = source
-        self.value = value
+    _poses_as = bool
 
     def __bool__(self) -> bool:
         return self._source.decide(self.value)
 
-    def __str__(self) -> str:
-        return str(self._source.pure("bool.text", self))
+    def __index__(self) -> int:
+        return int(bool(self))
 
-    __repr__ = __str__
-
-    def __format__(self, spec: str) -> str:
-        return format(self._source.pure("bool.text", self), spec)
+    __int__ = __index__
 
     def __eq__(self, other: object) -> bool:
         return bool(self) == other
 
+    def __ne__(self, other: object) -> bool:
+        return bool(self) != other
+
     def __hash__(self) -> int:
         return hash(bool(self))
 
-    def __invert__(self) -> Any:
-        return self._source.pure("bool.not", self)
-
-
-class Int:
-    """A number that is not known yet."""
-
-    def __init__(self, source: Source, value: object) -> None:
-        self._source = source
-        self.value = value
-
     def __str__(self) -> str:
-        return str(self._source.pure("int.text", self))
+        return str(bool(self))
 
     __repr__ = __str__
 
     def __format__(self, spec: str) -> str:
-        return format(self._source.pure("int.text", self), spec)
+        return format(bool(self), spec)
+
+    def __invert__(self) -> int:
+        return -2 if self else -1  # as ~True and ~False, which Python warns of
+
+
+class Int(_Symbolic):
+    """A number that is not known yet."""
+
+    _poses_as = int
 
     def __bool__(self) -> bool:
         return bool(self._source.pure("int.nonzero", self))
 
-    def __hash__(self) -> int:
-        self._source.need("a number that is not known yet as a key")
-
     def __index__(self) -> int:
-        self._source.need("a number that is not known yet where Python needs it")
+        self._need("the number")
 
-    __int__ = __index__
-
-    def __float__(self) -> float:
-        self._source.need("a number that is not known yet where Python needs it")
+    __int__ = __float__ = __trunc__ = __round__ = __index__
 
     def _with(self, fn: str, *args: object) -> Any:
-        if not all(isinstance(a, (int, Int)) for a in args):
+        if not all(type(a) in (int, Int) for a in args):
+            if all(isinstance(a, (int, float, complex)) for a in args):
+                self._need("arithmetic")
             return NotImplemented
         return self._source.pure(fn, *args)
 
@@ -294,13 +298,16 @@ class Int:
     def __mul__(self, other: object) -> Any:
         return self._with("int.mul", self, other)
 
-    __rmul__ = __mul__
+    def __rmul__(self, other: object) -> Any:
+        return self._with("int.mul", other, self)
 
     def __eq__(self, other: object) -> Any:
         return self._with("int.eq", self, other)
 
     def __ne__(self, other: object) -> Any:
         return self._with("int.ne", self, other)
+
+    __hash__ = _Symbolic.__hash__
 
     def __lt__(self, other: object) -> Any:
         return self._with("int.lt", self, other)
@@ -315,33 +322,61 @@ class Int:
         return self._with("int.le", other, self)
 
 
-class TextList:
+def _arithmetic(self: Int, *_: object) -> Any:
+    self._need("arithmetic")
+
+
+for _name in (
+    "floordiv", "rfloordiv", "truediv", "rtruediv", "mod", "rmod", "divmod", "rdivmod", "pow",
+    "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor", "lshift",
+    "rlshift", "rshift", "rrshift",
+):  # fmt: skip
+    setattr(Int, f"__{_name}__", _arithmetic)
+
+
+class TextList(_Symbolic):
     """A list of texts whose length is not known yet."""
 
-    def __init__(self, source: Source, value: object) -> None:
-        self._source = source
-        self.value = value
+    _poses_as = list
 
     def __getitem__(self, index: object) -> Any:
-        if isinstance(index, slice):
-            self._source.need("a slice of a list that is not known yet")
+        if type(index) is slice:
+            self._need("a slice")
         if not _inside(self._source, index, self._source.pure("list.length", self)):
             raise IndexError("list index out of range")
         return self._source.pure("list.get", self, index)
 
     def __len__(self) -> int:
-        self._source.need("len() of a list that is not known yet")
-
-    def __iter__(self) -> Any:
-        self._source.need("the items of a list that is not known yet")
-
-    def __contains__(self, _: object) -> bool:
-        self._source.need("`in` on a list that is not known yet")
+        self._need("len()")
 
     def __bool__(self) -> bool:
-        self._source.need("the truth of a list that is not known yet")
+        return bool(self._source.pure("int.nonzero", self._source.pure("list.length", self)))
 
-    def __str__(self) -> str:
-        self._source.need("the text of a list that is not known yet")
+    def __iter__(self) -> Any:
+        self._need("the items")
 
-    __repr__ = __str__
+    def __contains__(self, _: object) -> bool:
+        self._need("`in`")
+
+    def __eq__(self, _: object) -> bool:
+        self._need("a comparison")
+
+    def __ne__(self, _: object) -> bool:
+        self._need("a comparison")
+
+    __hash__ = _Symbolic.__hash__
+
+    def __add__(self, _: object) -> Any:
+        self._need("+")
+
+    __radd__ = __mul__ = __rmul__ = __lt__ = __le__ = __gt__ = __ge__ = __reversed__ = __add__
+
+
+collections.abc.Sequence.register(TextList)  # so that `case [a, b]:` asks for its length
+
+SYMBOLIC = (Text, Bool, Int, TextList)
+
+
+def is_symbolic(value: object) -> bool:
+    """Whether a value belongs to a trace; `isinstance` would be told otherwise."""
+    return type(value) in SYMBOLIC

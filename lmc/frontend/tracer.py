@@ -4,25 +4,36 @@
 
 Concolic tracing: where the program asks for the truth of a symbolic condition, the current run
 takes one way and a later run, which repeats the same steps up to there, takes the other. Runs
-share their common beginning in the graph. Where a value is needed that has no finite set of ways,
-the way ends in `flow.resume`: at run time the rest is executed eagerly.
+share their common beginning in the graph.
+
+A way that cannot be followed to its end is cut, and ends in `flow.resume`: at run time the rest is
+executed eagerly. It is cut where the program
+
+* needs a value that has no finite set of ways (`int(x)`, a dictionary key, ...);
+* meets an exception that a known value might not have raised, even if it catches it;
+* raises an exception itself, on a way that not all rows take;
+* does something else than it did on the run before.
 """
 
 from __future__ import annotations
 
+import dis
 import json
-import re
-import secrets
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from lmc.errors import LmcError, Location, TraceError
 from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
-from lmc.frontend.location import here, in_library, of_traceback
+from lmc.frontend.eager import constraint_automaton
+from lmc.frontend.location import here, in_library, is_library, of_frame, of_traceback
 from lmc.frontend.rewrite import rewritten
-from lmc.frontend.symbolic import Bool, Int, NeedsValue, Text, TextList
+from lmc.frontend.symbolic import Bool, Int, NeedsValue, Text, TextList, is_symbolic
+from lmc.frontend.syntax import guards
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops.flow import If, Resume, Ret
 from lmc.ir.ops.lm import Extend, Gen, Role, Select, Start
@@ -34,8 +45,6 @@ __all__ = ["MAX_NODES", "MAX_PATHS", "trace"]
 
 MAX_PATHS = 64  # ways through a program; the rest of a longer one runs eagerly
 MAX_NODES = 20_000  # of all ways together
-
-_MARK = "\U000f6c6d"  # in no text that a person writes; placeholders carry a random key besides
 
 
 @dataclass
@@ -57,6 +66,18 @@ class _Way:
         return Region((*self.nodes, Node(end, (), self.end_at)))
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """Where a way is to end, and why."""
+
+    way: _Way
+    index: int
+    calls: int
+    reason: str
+    at: Location | None
+    error: BaseException | None = None  # that an exception of this kind was met, if one was
+
+
 class _PathOver(BaseException):
     """The way that this run follows ended earlier than the run: nothing more to record."""
 
@@ -73,7 +94,8 @@ def trace(
         source: file and line of the function.
 
     Raises:
-        TraceError, UsageError: the program is wrong on every way; the message names its line.
+        TraceError, UsageError, ConstraintError: the program is wrong on every way; the message
+            names its line.
     """
     return _Tracer(function, name, arguments, source).trace()
 
@@ -89,26 +111,30 @@ class _Tracer:
         source: Location | None,
     ) -> None:
         self._function = rewritten(function)
+        code = getattr(function, "__code__", None)
+        catches = bool(code and code.co_exceptiontable)
+        self._may_catch = catches and self._function is function  # and no guards tell where
         self._name = name
         self._arguments = arguments
         self._source = source
-        key = secrets.token_hex(4)
-        self._pattern = re.compile(f"{_MARK}{key}:([0-9]+){_MARK}")
-        self._key = f"{_MARK}{key}:"
-        self._by_id: list[Value] = []
         self._symbolic_seen = bool(arguments.paths)
         self._params = tuple(Value(TEXT, _hint(path)) for path in arguments.paths)
         self._root = _Way()
-        self._todo: list[list[bool]] = [[]]
+        # the first way is run again at the end, to see that it is the same
+        self._todo: list[list[bool]] = [[], []]
         self._paths = 0
         self._nodes = 0
+        self._over = False
 
     # ------------------------------------------------------------------------- all ways
 
     def trace(self) -> Program:
-        while self._todo:
-            self._paths += 1
-            self._run(self._todo.pop())
+        try:
+            while self._todo:
+                self._paths += 1
+                self._run(self._todo.pop())
+        finally:
+            self._over = True
         return Program(
             name=self._name,
             params=self._params,
@@ -126,99 +152,99 @@ class _Tracer:
         self._way = self._root
         self._index = 0
         self._calls: list[tuple[Value, Value]] = []
-        self._loose: dict[int, tuple[_Way, int, Location | None, int]] = {}
+        self._cut: _Cut | None = None
         self._ended = False
         state = State(self, self._emit(Start(), self._source)[0])
         given = unflatten(self._arguments, lambda n: Text(self, self._params[n]))
         try:
-            value = self._function(state, **given)
-            self._check_loose()
-            self._return(state, value)
-        except _PathOver:
+            with _watching(self):
+                value = self._function(state, **given)
+            if self._cut is None:
+                self._return(state, value)
+        except (_PathOver, NeedsValue):
             pass
-        except NeedsValue as need:
-            self._end_eagerly(need.reason, here_of(need))
-        except LmcError as error:
-            if not self._taken:
-                raise
-            self._end_eagerly(f"{type(error).__name__}: {error.problem}", error.where)
-        except Exception as error:
-            where = of_traceback(error.__traceback__)
-            if isinstance(error, (NameError, ImportError, SyntaxError)) or not self._symbolic_seen:
-                raise TraceError(f"{type(error).__name__}: {error}", where) from error
-            self._end_eagerly(f"{type(error).__name__}: {error}", where)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._raised(error)
+        if self._cut is not None:
+            self._make_cut(self._cut)
+
+    def _raised(self, error: BaseException) -> None:
+        """The program raised: the way ends there, unless it is wrong on all ways."""
+        where = of_traceback(error.__traceback__)
+        everywhere = not self._taken and (self._cut is None or self._cut.error is error)
+        if isinstance(error, LmcError):
+            if everywhere:
+                raise error
+            self._stop(f"{type(error).__name__}: {error.problem}", error.where or where)
+            return
+        hopeless = isinstance(error, (NameError, ImportError, SyntaxError))
+        if everywhere and (hopeless or not self._symbolic_seen) and isinstance(error, Exception):
+            raise TraceError(_told(error), where) from error
+        self._stop(_told(error), where)
 
     def _return(self, state: State, value: object) -> None:
-        if state._role is not None:  # only by hand: `with` closes its message
-            raise TraceError("the program returned inside an open message", self._source)
         at = self._source
         names = tuple(state._variables)
         values = tuple(self._listed(state._variables[name], at) for name in names)
         packed = self._packed(value)
-        self._end(Ret(state._ref, names, values, packed), at)
-
-    def _end(self, op: Op, at: Location | None) -> None:
         way = self._way
-        if self._index < len(way.nodes) or way.end is not None or way.branch is not None:
-            if way.end == op or isinstance(way.end, Resume):
-                return
-            self._unstable(at)
-        way.end, way.end_at = op, at
+        end = Ret(state._ref, names, values, packed)
+        if way.end is None and way.branch is None and self._index == len(way.nodes):
+            way.end, way.end_at = end, at
+        elif way.end != end and not isinstance(way.end, Resume):
+            self._unstable()
 
-    def _end_eagerly(self, reason: str, at: Location | None) -> None:
-        """The rest of this way runs eagerly."""
-        self._check_loose(over=True)
-        way = self._way
-        if way.end is not None or way.branch is not None:
-            return  # a shorter way was found
-        del way.nodes[self._index :]
-        way.end, way.end_at = Resume(tuple(self._calls), reason), at
+    def _stop(
+        self, reason: str, at: Location | None = None, error: BaseException | None = None
+    ) -> None:
+        """End this way here. What the program still does on it is not recorded."""
+        if self._cut is None:
+            at = at or here()
+            self._cut = _Cut(self._way, self._index, len(self._calls), reason, at, error)
 
-    def _check_loose(self, *, over: bool = False) -> None:
-        """Cut the graph where a placeholder was made that never reached a prompt.
-
-        The program did something else with the text (printed it, compared it): what it does from
-        there on may depend on the characters, so it must run eagerly from there on.
-        """
-        if not self._loose:
+    def _make_cut(self, cut: _Cut) -> None:
+        way = cut.way
+        if isinstance(way.end, Resume) and len(way.nodes) <= cut.index:
             return
-        way, index, at, calls = next(iter(self._loose.values()))
-        del way.nodes[index:]
+        del way.nodes[cut.index :]
         way.branch = None
-        way.end = Resume(
-            tuple(self._calls[:calls]),
-            "a formatted text that is not known yet was used outside of the prompt",
-        )
-        way.end_at = at
-        self._loose.clear()
-        self._way, self._index = way, index
-        if not over:
-            raise _PathOver
+        way.end, way.end_at = Resume(tuple(self._calls[: cut.calls]), cut.reason), cut.at
 
-    def _unstable(self, at: Location | None) -> NoReturn:
-        raise TraceError(
-            "the program did something else when it was traced again",
-            at,
-            hint="it must depend on its arguments alone: no random numbers, time, or outside state",
-        )
+    def _unstable(self) -> NoReturn:
+        self.need("the program did something else when it was traced again")
 
     # ------------------------------------------------------------------------- one way
 
-    def _emit(self, op: Op, at: Location | None) -> tuple[Value, ...]:
+    def _check_going(self) -> None:
+        if self._over:
+            raise TraceError(
+                f"a value of the program {self._name} was used after it had been traced",
+                here(),
+                hint="do not keep values of a program in lists or globals; return them",
+            )
         if self._ended:
             raise _PathOver
+        if self._cut is not None:
+            raise NeedsValue(self._cut.reason)
+
+    def _emit(self, op: Op, at: Location | None) -> tuple[Value, ...]:
+        self._check_going()
         way = self._way
         if self._index < len(way.nodes):
             node = way.nodes[self._index]
             if node.op != op:
-                self._unstable(at)
+                self._unstable()
             self._index += 1
             return node.results
         if way.end is not None:
+            if not isinstance(way.end, Resume):
+                self._unstable()
             self._ended = True
             raise _PathOver
         if way.branch is not None:
-            self._unstable(at)
+            self._unstable()
         self._nodes += 1
         if self._nodes > MAX_NODES:
             self.need(f"more than {MAX_NODES} operations")
@@ -233,31 +259,30 @@ class _Tracer:
         if isinstance(value, Const):
             return bool(value.value)
         assert isinstance(value, Value), "conditions are values"
+        self._check_going()
         if value in self._decided:
             return self._decided[value]
-        if self._ended:
-            raise _PathOver
         way = self._way
         if self._index < len(way.nodes):
-            self._unstable(here())
+            self._unstable()
         if way.end is not None:
+            if not isinstance(way.end, Resume):
+                self._unstable()
             self._ended = True
             raise _PathOver
         if way.branch is None:
             if in_library():
                 self.need("a library asked for the truth of a value that is not known yet")
-            if self._paths + len(self._todo) >= MAX_PATHS:
+            if self._paths + len(self._todo) > MAX_PATHS:
                 self.need(f"more than {MAX_PATHS} ways through the program")
             way.branch = (value, _Way(), _Way())
             way.end_at = here()
             self._todo.append([*self._decisions[: self._taken], False])
-            if self._taken == len(self._decisions):
-                self._decisions = [*self._decisions, True]
         elif way.branch[0] is not value:
-            self._unstable(here())
-        choice = self._decisions[self._taken] if self._taken < len(self._decisions) else True
+            self._unstable()
         if self._taken == len(self._decisions):
-            self._decisions = [*self._decisions, choice]
+            self._decisions = [*self._decisions, True]
+        choice = self._decisions[self._taken]
         self._taken += 1
         self._decided[value] = choice
         self._way = way.branch[1] if choice else way.branch[2]
@@ -268,80 +293,47 @@ class _Tracer:
 
     def pure(self, fn: str, *args: object) -> Any:
         """The symbolic result of a pure function."""
-        operands: list[Operand] = []
-        for arg in args:
-            if type(arg) is not Text and isinstance(arg, str):
-                operands.append(self._joined(self.resolve(arg)))
-            else:
-                operands.append(self._operand(arg))
-        return self._symbolic(self._emit(Pure(fn, tuple(operands)), here())[0])
-
-    def formatted(self, value: object) -> str:
-        """A placeholder that must reach a prompt, or the graph ends where it was made."""
-        assert isinstance(value, Value), "placeholders stand for values"
-        number = len(self._by_id)
-        self._by_id.append(value)
-        self._loose[number] = (self._way, self._index, here(), len(self._calls))
-        return f"{self._key}{number}{_MARK}"
+        operands = tuple(self._operand(arg) for arg in args)
+        return self._symbolic(self._emit(Pure(fn, operands), here())[0])
 
     def need(self, what: str) -> NoReturn:
         """End the graph here."""
+        self._check_going()
+        self._stop(what)
         raise NeedsValue(what)
 
-    def resolve(self, text: str | Text) -> list[Operand]:
-        """The constant and symbolic parts of a string with placeholders."""
-        if type(text) is Text:
-            held: Operand = text.value
-            return [held]
-        assert isinstance(text, str)
-        if _MARK not in text:
-            return [Const(str(text))] if text else []
-        parts: list[Operand] = []
-        for n, piece in enumerate(self._pattern.split(text)):
-            if n % 2:
-                number = int(piece)
-                self._loose.pop(number, None)
-                parts.append(self._by_id[number])
-            elif _MARK in piece:
-                raise TraceError(
-                    "a formatted text that is not known yet was changed before it was appended",
-                    here(),
-                    hint="change the text before formatting it, as in f'{s[\"x\"].upper()}'",
-                )
-            elif piece:
-                parts.append(Const(piece))
-        return parts
-
-    def _joined(self, parts: list[Operand]) -> Operand:
-        if len(parts) == 1:
-            return parts[0]
-        if not parts:
-            return Const("")
-        return self._emit(Pure("text.concat", tuple(parts)), here())[0]
-
     def _operand(self, value: object) -> Operand:
-        if type(value) in (Text, Bool, Int, TextList):
-            held = value.value  # type: ignore[attr-defined] # one of these four
-            assert isinstance(held, (Value, Const)), "symbolic values hold operands"
+        if is_symbolic(value):
+            if value._source is not self:  # type: ignore[attr-defined] # it is symbolic
+                raise TraceError(
+                    f"a value of another program was used in {self._name}",
+                    here(),
+                    hint="do not keep values of a program in lists or globals; return them",
+                )
+            held: Operand = value.value  # type: ignore[attr-defined] # it is symbolic
             return held
-        if isinstance(value, (Value, Const)):
-            return value
-        if value is None or isinstance(value, (str, bool, int, float)):
-            return Const(value)
-        raise NeedsValue(f"a {type(value).__name__} together with a text that is not known yet")
+        if value is None or type(value) in (bool, int, float):
+            return Const(value)  # type: ignore[arg-type] # one of these
+        if isinstance(value, str):
+            return Const(str(value))
+        self.need(f"a {type(value).__name__} together with a text that is not known yet")
 
     def _symbolic(self, value: Value) -> Any:
         self._symbolic_seen = True
-        kinds: dict[Type, Any] = {BOOL: Bool, INT: Int, list_of(TEXT): TextList}
         if value.type == TEXT:
             return Text(self, value)
+        kinds: dict[Type, Any] = {BOOL: Bool, INT: Int, list_of(TEXT): TextList}
         return kinds[value.type](self, value)
 
     # ---------------------------------------------------------------------- the Recorder
 
+    def prepare(self, function: Callable[..., object]) -> Callable[..., object]:
+        return rewritten(function)
+
     def extend(self, state: Value, text: str, at: Location | None) -> Value:
-        parts = self.resolve(text)
-        return self._emit(Extend(state, tuple(parts)), at)[0] if parts else state
+        part = self._operand(text)
+        empty = isinstance(part, Const) and not part.value
+        return state if empty else self._emit(Extend(state, (part,)), at)[0]
 
     def role(self, state: Value, role: str, edge: str, at: Location | None) -> Value:
         return self._emit(Role(state, role, edge), at)[0]
@@ -349,27 +341,31 @@ class _Tracer:
     def gen(
         self, state: Value, name: str, params: GenParams, at: Location | None
     ) -> tuple[Value, Value]:
-        for text in (*params.stop, params.regex or ""):
-            if _MARK in text:
-                self.need("a gen whose stop strings or constraint are not known yet")
-        after, text_value = self._emit(Gen(state, name, params, len(self._calls)), at)
-        self._calls.append((after, text_value))
-        return after, text_value
+        if params.constraint is not None:
+            try:
+                constraint_automaton(*params.constraint)
+            except LmcError as error:
+                raise error.at(at) from None
+        return self._call(Gen(state, name, params, len(self._calls)), at)
 
     def select(
         self, state: Value, name: str, choices: Sequence[str], method: str, at: Location | None
     ) -> tuple[Value, Value]:
-        operands = tuple(self._joined(self.resolve(choice)) for choice in choices)
-        op = Select(state, operands, name, method, len(self._calls))
-        after, text_value = self._emit(op, at)
-        self._calls.append((after, text_value))
-        return after, text_value
+        operands = tuple(map(self._operand, choices))
+        return self._call(Select(state, operands, name, method, len(self._calls)), at)
+
+    def _call(self, op: Op, at: Location | None) -> tuple[Value, Value]:
+        after, text = self._emit(op, at)
+        self._calls.append((after, text))
+        return after, text
 
     def read(self, ref: Value) -> Any:
+        if self._may_catch or guards.get():
+            self.need("a variable is read inside `try`, which may catch the failure of its call")
         return self._symbolic(ref)
 
     def known(self, value: object, what: str) -> Any:
-        if type(value) in (Int, Text, Bool):
+        if is_symbolic(value):
             self.need(f"{what} is not known yet")
         return value
 
@@ -384,21 +380,15 @@ class _Tracer:
 
     def _packed(self, value: object) -> Operand:
         """What the function returned, as one operand."""
-        if value is None or isinstance(value, (bool, int, float)):
-            return Const(value)
-        if isinstance(value, str):
-            return self._joined(self.resolve(value))
+        if value is None or is_symbolic(value) or type(value) in (bool, int, float, str):
+            return self._operand(value)
         items: list[Operand] = []
 
         def walk(node: object) -> object:
-            if isinstance(node, str):
-                parts = self.resolve(node)
-                items.append(self._joined(parts))
-                return {"$": len(items) - 1}
-            if type(node) in (Bool, Int, TextList):
+            if is_symbolic(node) or type(node) is str:
                 items.append(self._operand(node))
                 return {"$": len(items) - 1}
-            if node is None or isinstance(node, (bool, int, float)):
+            if node is None or type(node) in (bool, int, float):
                 return node
             if type(node) is list:
                 return [walk(item) for item in node]
@@ -406,10 +396,18 @@ class _Tracer:
                 return {"tuple": [walk(item) for item in node]}
             if type(node) is dict:
                 return {"dict": [[walk(k), walk(v)] for k, v in node.items()]}
-            raise NeedsValue(f"the program returns a {type(node).__name__}")
+            self.need(f"the program returns a {type(node).__name__}")
 
         template = json.dumps(walk(value))
         return self._emit(Pack(tuple(items), template), self._source)[0]
+
+
+def _told(error: BaseException) -> str:
+    """An exception in words; its own ones may be a text that is not known yet."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:
+        return type(error).__name__
 
 
 def _shown_static(arguments: Arguments) -> str:
@@ -422,6 +420,80 @@ def _hint(path: tuple[str | int, ...]) -> str:
     return "_".join(str(part) for part in path)
 
 
-def here_of(error: BaseException) -> Location | None:
-    """The user's line at which an error was raised."""
-    return of_traceback(error.__traceback__)
+# --------------------------------------------------------------------------------- exceptions
+
+_OWN = __file__.rpartition("frontend")[0]
+_SYNTAX = f"{_OWN}frontend/syntax.py"
+_RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
+
+
+@contextmanager
+def _watching(tracer: _Tracer) -> Iterator[None]:
+    """Cut the way at each exception that a value which is known might not have raised.
+
+    Symbolic values are no real texts: code that cannot work with them raises, and the program, or
+    a library, might catch that. So every exception ends the graph that the program does not raise
+    itself, by a `raise` of its own; those that lmc raises on purpose (an index out of range, wrong
+    usage) do not count. Whether it is caught afterwards makes no difference.
+    """
+
+    def enter(frame: FrameType, event: str, _: Any) -> Any:
+        if event != "call" or _kind(frame) == "lmc":
+            return None
+        frame.f_trace_lines = False
+        return local
+
+    def local(frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "exception" and tracer._symbolic_seen:
+            kind, error, trace = arg
+            if _suspicious(frame, kind, trace):
+                tracer._stop(_told(error), _user_frame(frame), error)
+        return local
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def _kind(frame: FrameType) -> str:
+    """Whose code a frame runs: "lmc", "library", or the "user"'s, rewritten syntax included."""
+    file = frame.f_code.co_filename
+    if file.startswith(_OWN):
+        return "user" if file == _SYNTAX else "lmc"
+    return "library" if is_library(file) else "user"
+
+
+def _suspicious(frame: FrameType, kind: type[BaseException], trace: TracebackType | None) -> bool:
+    """Whether an exception seen in a frame might be due to a value that is not known."""
+    if not issubclass(kind, Exception) or issubclass(
+        kind, (StopIteration, StopAsyncIteration, LmcError)
+    ):
+        return False
+    below = trace.tb_next if trace is not None else None
+    if _kind(frame) == "library":  # what it catches itself counts if it looked at such a value
+        return below is None and any(map(_touches, frame.f_locals.values()))
+    if below is None:
+        code = frame.f_code
+        explicit = dis.opname[code.co_code[frame.f_lasti]] in _RAISES
+        return code.co_filename == _SYNTAX or not explicit
+    return _kind(below.tb_frame) == "library"
+
+
+def _touches(value: object) -> bool:
+    if type(value) in (list, tuple, set, frozenset):
+        return any(map(is_symbolic, value))  # type: ignore[call-overload] # one of these
+    if type(value) is dict:
+        return any(map(is_symbolic, value.values()))
+    return is_symbolic(value)
+
+
+def _user_frame(frame: FrameType | None) -> Location | None:
+    """The innermost line of the user's own code."""
+    while frame is not None:
+        if _kind(frame) == "user" and frame.f_code.co_filename != _SYNTAX:
+            return of_frame(frame)
+        frame = frame.f_back
+    return None

@@ -312,3 +312,31 @@ def test_a_failed_row_is_an_error_in_its_place(fake: lmc.Engine) -> None:  # F-0
         assert outs[1].variables["a"] is not None  # what was known is kept
         with pytest.raises(LmcError, match="boom"):
             p.run_batch(rows, eager=eager, on_error="raise")
+
+
+def test_parameters_that_run_cannot_pass_are_refused() -> None:
+    def by_position(s: State, x: str, /) -> None: ...
+
+    def star(s: State, *xs: str) -> None: ...
+
+    def reserved(s: State, seed: str) -> None: ...
+
+    for function, match in (
+        (by_position, "by position only"),
+        (star, "by position only"),
+        (reserved, "`run` has a meaning for"),
+    ):
+        with pytest.raises(UsageError, match=match):
+            lmc.jit(function)
+
+
+@pytest.mark.parametrize("seed", ["a", 0.5, True])
+def test_a_seed_must_be_an_integer(seed: Any, fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State) -> None:
+        s += lmc.gen("a", max_tokens=2, temperature=1.0)
+
+    with pytest.raises(UsageError, match="seed is"):
+        p.run(seed=seed)
+    with pytest.raises(UsageError, match="seed is"):
+        p.run_batch([{}], seed=seed)

@@ -1,0 +1,142 @@
+"""What the calls do that `rewrite` puts in the place of Python's own syntax.
+
+They decide whether a value is known: if so they do what Python does, else they record it. The
+tracer watches the exceptions of this module as those of the program itself.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lmc.frontend.location import is_library
+from lmc.frontend.symbolic import Bool, Int, Text, TextList, is_symbolic
+
+__all__ = ["CALLS", "guards"]
+
+_OWN = __file__.rpartition("frontend")[0]
+
+guards: contextvars.ContextVar[int] = contextvars.ContextVar("guards", default=0)
+"""How many `try` blocks with handlers the traced code is inside of."""
+
+
+def _called(function: Any) -> Any:
+    """The copy of a function that the program calls, if it is the user's own."""
+    plain = function.__func__ if type(function) is types.MethodType else function
+    if type(plain) is not types.FunctionType:
+        return function
+    file = plain.__code__.co_filename
+    if file.startswith(_OWN) or is_library(file):
+        return function
+    from lmc.frontend.rewrite import rewritten  # which imports this module
+
+    return rewritten(function)
+
+
+def _join(separator: Any, items: Any) -> Any:
+    if type(separator) is not str:
+        return separator.join(items)
+    if type(items) is TextList:
+        return items._source.pure("list.join", separator, items)
+    items = list(items)
+    for item in items:
+        if type(item) is Text:
+            if not all(isinstance(other, str) for other in items):
+                break
+            between = [part for one in items for part in (separator, one)]
+            return item._source.pure("text.concat", *between[1:])
+    return separator.join(items)
+
+
+def _contains(container: Any, item: Any) -> Any:
+    if type(item) is Text and isinstance(container, str):
+        return item._source.pure("text.contains", container, item)
+    if type(container) is Text and isinstance(item, str):
+        return container._source.pure("text.contains", container, item)
+    return item in container
+
+
+def _identical(left: Any, right: Any) -> Any:
+    for one, other in ((left, right), (right, left)):
+        if is_symbolic(one) and other is not None and other is not one:
+            if type(one) is Bool and type(other) is bool:
+                return bool(one) is other
+            one._source.need("`is` on a value that is not known yet")
+    return left is right
+
+
+def _fstring(*parts: Any) -> Any:
+    done: list[Any] = []
+    source = None
+    for part in parts:
+        if type(part) is not tuple:
+            done.append(part)
+            continue
+        value, conversion, spec = part
+        if type(value) in (Text, Int) and not spec and conversion in (-1, ord("s")):
+            source = value._source
+            done.append(value if type(value) is Text else source.pure("int.text", value))
+        elif type(value) is Text and not spec and conversion == ord("r"):
+            source = value._source
+            done.append(source.pure("text.repr", value))
+        elif type(spec) is Text:
+            spec._source.need("a format that is not known yet")
+        else:
+            done.append(format(_CONVERSIONS[conversion](value), spec or ""))
+    if source is None:
+        return "".join(done)
+    return source.pure("text.concat", *done)
+
+
+_CONVERSIONS: dict[int, Callable[[Any], Any]] = {
+    -1: lambda value: value,
+    ord("s"): str,
+    ord("r"): repr,
+    ord("a"): ascii,
+}
+
+
+def _length(value: Any) -> Any:
+    if type(value) is Text:
+        return value._source.pure("text.length", value)
+    if type(value) is TextList:
+        return value._source.pure("list.length", value)
+    return len(value)
+
+
+def _as_text(value: Any) -> Any:
+    if type(value) is Text:
+        return value
+    if type(value) is Int:
+        return value._source.pure("int.text", value)
+    return str(value)
+
+
+def _kind(value: Any) -> Any:
+    return value._poses_as if is_symbolic(value) else type(value)
+
+
+@contextmanager
+def _guarded() -> Iterator[None]:
+    """Inside, a failed model call would be caught by the program."""
+    token = guards.set(guards.get() + 1)
+    try:
+        yield
+    finally:
+        guards.reset(token)
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "called": _called,
+    "join": _join,
+    "contains": _contains,
+    "same": _identical,
+    "fstring": _fstring,
+    "length": _length,
+    "text": _as_text,
+    "kind": _kind,
+    "guarded": _guarded,
+}

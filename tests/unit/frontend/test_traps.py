@@ -1,0 +1,307 @@
+"""Programs that a tracer may easily get wrong. Whatever it does with them, compiled = eager."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import lmc
+from lmc.errors import LmcError
+from lmc.frontend.dsl import State
+
+Body = Callable[..., Any]
+CASES: dict[str, Body] = {}
+
+
+def case(function: Body) -> Body:
+    CASES[function.__name__] = function
+    return function
+
+
+def swallow(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        return f"caught {type(error).__name__}"
+
+
+@case
+def number_in_a_text(s: State, x: str) -> Any:
+    s += lmc.gen("a", max_tokens=2)
+    try:
+        n = int(re.findall(r"\d+", s["a"] + " 7" + x)[0])
+    except Exception:
+        n = -1
+    return n
+
+
+@case
+def arithmetic_under_except(s: State, x: str) -> Any:
+    try:
+        return len(x) // 2
+    except TypeError:
+        return -1
+
+
+@case
+def json_under_except(s: State, x: str) -> Any:
+    return [swallow(lambda: json.dumps({"a": x})), swallow(lambda: json.loads(x))]
+
+
+@case
+def bare_except(s: State, x: str) -> Any:
+    try:
+        return int(x)
+    except:  # noqa: E722 - the point of the case
+        return 0
+
+
+@case
+def finally_that_generates(s: State, x: str) -> Any:
+    try:
+        n = len(x) // 2
+        s += lmc.gen("mid", max_tokens=2)
+    finally:
+        s += lmc.gen("last", max_tokens=3)
+    return n
+
+
+@contextlib.contextmanager
+def closing(s: State) -> Iterator[None]:
+    yield
+    s += lmc.gen("closed", max_tokens=2)
+
+
+@case
+def context_that_generates(s: State, x: str) -> Any:
+    with closing(s):
+        s += lmc.gen("inside", max_tokens=2)
+        s += "%s" % int(len(x) * 1.0)  # noqa: UP031
+    return s["closed"]
+
+
+@case
+def formats(s: State, x: str) -> Any:
+    s += f"{x!s:>10}|{x!r:>10}|{len(x)!r:>5}|{x:<4}|{x=}"
+    s += "[%10s]" % x + "{!s:>10}|{}".format(x, x)  # noqa: UP031, UP032
+    return [x.ljust(9), str(x)[:3], ascii(x), repr(x)]
+
+
+@case
+def questions_of_kind(s: State, x: str) -> Any:
+    parts = x.split(",")
+    answers: list[Any] = [parts == ["a", "b"], isinstance(parts, list), isinstance(len(x), int)]
+    answers += [type(x) is str, (x == "7") is True, len(x) == 3.0, hasattr(parts, "append")]
+    answers += [isinstance(x, str), x is None, x is not None, callable(x), parts != []]
+    match parts:
+        case [one]:
+            answers.append(one)
+        case [one, *rest]:
+            answers.append([one, rest])
+    match x:
+        case "7":
+            answers.append("seven")
+        case str():
+            answers.append("text")
+    return answers
+
+
+@case
+def only_one_way_is_wrong(s: State, x: str) -> Any:
+    if x == "bad":
+        undefined_name  # type: ignore[name-defined] # noqa: B018, F821
+    if x == "worse":
+        s += lmc.gen("a", regex="[0-9")
+    if x == "leave":
+        raise SystemExit("stop")
+    if x == "odd":
+        s += lmc.gen("a", max_tokens=-1)
+    s += lmc.gen("a", max_tokens=2)
+    return x
+
+
+@case
+def parameters_from_values(s: State, x: str) -> Any:
+    s += x
+    s += lmc.gen("a", max_tokens=len(x), ignore_eos=(x == "abc"), top_k=len(x), stop=x or None)
+    s += lmc.select("c", [w for w in ("p", "q", x) if w])
+    return s["a"]
+
+
+@case
+def shadowed_names(s: State, x: str) -> Any:
+    def text(str: Callable[[Any], Any]) -> Any:
+        return str(x)
+
+    return [text(lambda v: v * 2), (lambda len: len(x))(lambda v: 42)]
+
+
+@case
+def booleans(s: State, x: str) -> Any:
+    a, b = x == "7", x.startswith("a")
+    return [
+        a and b,
+        a or b,
+        not a,
+        a == b,
+        a != b,
+        bool(a),
+        int(b),
+        f"{a}",
+        str(b),
+        [a, b].count(True),
+    ]
+
+
+@case
+def loops_and_helpers(s: State, x: str) -> Any:
+    seen = []
+    while len(seen) < 3 and not x.endswith("!"):
+        x = shout(x)
+        seen.append(x)
+    for word in ("a", "b"):
+        if word in x:
+            s += word
+    return ["/".join(seen), sorted(seen), dict.fromkeys(["k"], x)]
+
+
+def shout(text: str) -> str:
+    return f"{text}{'' if text else '?'}!"[: len(text) + 1]
+
+
+@case
+def dictionary_by_value(s: State, x: str) -> Any:
+    table = {"7": "seven", "abc": "letters"}
+    with contextlib.suppress(KeyError):
+        return table[x]
+    return table.get(x, "other")
+
+
+@case
+def indices(s: State, x: str) -> Any:
+    return [x[0] if x else "", x[-1:], x[1:3], swallow(lambda: x[5]), x.split("b")[-1], x[::-1]]
+
+
+@case
+def returned_early(s: State, x: str) -> Any:
+    for n, letter in enumerate(["a", "b", "7"]):
+        if x.find(letter) == 0:
+            return n
+    raise ValueError(f"nothing for {x}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_compiled_is_eager(name: str, fake: lmc.Engine) -> None:
+    program = lmc.jit(CASES[name])
+    for x in ("", "7", "abc", "a,b", "bad", "worse", "leave", "odd", "b!", "éa"):
+        eager = program.run(x=x, eager=True)
+        for level in (0, 2):
+            out = program.run(x=x, options=lmc.Options(level=level))
+            assert shown(out) == shown(eager), x
+
+
+def shown(out: lmc.Result) -> Any:
+    error = out.error and (type(out.error).__name__, out.error.problem)
+    return (out.variables if error is None else None, out.text, out.value, error)
+
+
+def test_a_failed_model_call_may_be_caught(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> Any:
+        branch = s.copy()
+        branch += x * 30_000
+        branch += lmc.gen("a", max_tokens=2)
+        try:
+            return branch["a"]
+        except LmcError:
+            return "failed"
+
+    with lmc.Engine("fake", kv_tokens=500) as small:
+        for x in ("word ", ""):
+            outs = [p.run(x=x, engine=small, eager=eager) for eager in (False, True)]
+            assert shown(outs[0]) == shown(outs[1])
+        assert p.run(x="word ", engine=small).value == "failed"
+
+
+def test_values_kept_outside_of_a_program_are_refused(fake: lmc.Engine) -> None:
+    kept: list[Any] = []
+
+    @lmc.jit
+    def keeps(s: State, x: str) -> None:
+        kept.append(x)
+        s += x
+
+    keeps.compile()
+    with pytest.raises(LmcError, match="used after it had been traced"):
+        bool(kept[0] == "a")
+    old = list(kept)
+
+    @lmc.jit
+    def uses(s: State, x: str) -> None:
+        s += old[0] + x
+
+    with pytest.raises(LmcError, match=r"another program|after it had been traced"):
+        uses.compile()
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class Word(enum.StrEnum):
+    A = "a"
+
+
+def test_enums_stay_what_they_are(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, c: Colour, w: Word) -> Any:
+        s += f"{c.name} {w.name} {w}"
+        return s is not None
+
+    outs = [p.run(c=Colour.RED, w=Word.A, eager=eager) for eager in (False, True)]
+    assert outs[0].text == outs[1].text == "RED A a"
+
+
+TONE = "kind"
+WORDS = {"greet": ["hello"]}
+
+
+def tone() -> str:
+    return TONE
+
+
+def test_what_a_program_reads_from_outside_is_part_of_its_key(
+    fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suffix = "."
+
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += f"{tone()} {WORDS['greet'][0]} {x}{suffix}"
+
+    assert p.run(x="a").text == "kind hello a."
+    monkeypatch.setitem(globals(), "TONE", "rude")
+    assert p.run(x="a").text == "rude hello a."
+    monkeypatch.setitem(WORDS, "greet", ["hi"])
+    assert p.run(x="a").text == "rude hi a."
+    monkeypatch.setitem(globals(), "tone", lambda: "calm")
+    assert p.run(x="a").text == "calm hi a."
+    suffix = "!"
+    assert p.run(x="a").text == "calm hi a!"
+
+
+def test_arguments_that_change_are_read_anew(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, names: set[str]) -> None:
+        s += ",".join(sorted(names))
+
+    names = {"a"}
+    assert p.run(names=names).text == "a"
+    names.add("b")
+    assert p.run(names=names).text == "a,b"
