@@ -7,15 +7,17 @@ hand over whole blocks, eager rows one instruction at a time: after that there i
 
 Owns        the rows in flight, their registers, and the thread that steps the engine.
 Promises    an error stays in its row: what depends on it fails with it, everything else goes on;
-            after a row ends nothing of it runs any more.
+            after a row ends nothing of it runs any more, and nobody waits for it.
 Costs       a few microseconds an instruction; model calls wait in the engine, not here.
 Not here    what a request does (`scheduler`), what Python functions mean (`frontend`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections import deque
@@ -32,6 +34,8 @@ from lmc.runtime.results import CallMeta, KnownCall, RowResult
 from lmc.runtime.target import Target
 
 __all__ = ["EagerRow", "Executor", "ResumeFn", "RowHandle"]
+
+_log = logging.getLogger("lmc.executor")
 
 MAX_RESUMED = 64  # threads that run the rest of a program eagerly, at most
 
@@ -123,6 +127,7 @@ class Executor:
         self._blocks: dict[int, tuple[Block, tuple[_Pending, ...]]] = {}
         self._deadlines: list[tuple[float, int, Row]] = []
         self._closed = False
+        self._stopped: LmcError | None = None  # why the loop thread is no more
         self._pool: ThreadPoolExecutor | None = None
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
@@ -130,10 +135,18 @@ class Executor:
     # ------------------------------------------------------------------ from any thread
 
     def post(self, call: Callable[[], None]) -> None:
-        """Have the loop thread call `call` soon."""
+        """Have the loop thread call `call` soon.
+
+        Raises:
+            RunError: the engine is closed, or has stopped because of a fault.
+        """
         with self._wake:
             if self._closed:
                 raise RunError("the engine is closed", hint="run inside its `with` block")
+            if self._stopped is not None:
+                raise RunError(
+                    f"the engine has stopped: {self._stopped.problem}", hint="make another one"
+                ) from self._stopped
             self._inbox.append(call)
             self._wake.notify()
         self._ensure_thread()
@@ -158,9 +171,12 @@ class Executor:
 
         def begin() -> None:
             self._admit(row, deadline)
-            for param, text in zip(plan.params, arguments, strict=True):
-                row.regs[param.into.index] = text
-            self.emit_block(row, plan.body)
+            try:
+                for param, text in zip(plan.params, arguments, strict=True):
+                    row.regs[param.into.index] = text
+                self.emit_block(row, plan.body)
+            except Exception as error:
+                self.fault(row, error)
 
         self.post(begin)
         return RowHandle(self, row)
@@ -197,26 +213,34 @@ class Executor:
                     self._thread.start()
 
     def _loop(self) -> None:
-        while True:
-            with self._wake:
-                while not (self._inbox or self._closed or self.core.has_work):
-                    self._wake.wait(self._until_deadline())
-                    if self._deadlines and self._deadlines[0][0] <= time.monotonic():
-                        break
-                calls, self._inbox = self._inbox, deque()
-                closing = self._closed
-            try:
-                for call in calls:
-                    call()
-                self._expire()
+        try:
+            while self._turn():
+                pass
+        except BaseException as error:  # not even the rows could be ended in order
+            self._stop(error)
+
+    def _turn(self) -> bool:
+        """Wait for something to do and do it; False when the engine is closed."""
+        with self._wake:
+            while not (self._inbox or self._closed or self.core.has_work):
+                self._wake.wait(self._until_deadline())
+                if self._deadlines and self._deadlines[0][0] <= time.monotonic():
+                    break
+            calls, self._inbox = self._inbox, deque()
+            closing = self._closed
+        try:
+            while calls:
+                calls.popleft()()
+            self._expire()
+            self._drain()
+            if self.core.has_work:
+                self.core.step()
                 self._drain()
-                if self.core.has_work:
-                    self.core.step()
-                    self._drain()
-            except Exception as error:  # the last line: nobody may wait for ever
-                self._break(error)
-            if closing and not self._inbox:
-                return
+        except BaseException as error:  # the last line: nobody may wait for ever
+            with self._wake:
+                self._inbox.extendleft(reversed(calls))
+            self._break(error)
+        return not closing or bool(self._inbox)
 
     def _until_deadline(self) -> float | None:
         return max(0.0, self._deadlines[0][0] - time.monotonic()) if self._deadlines else None
@@ -227,14 +251,32 @@ class Executor:
             if not row.finished:
                 self.fail_row(row, Cancelled("the deadline passed before the row was done"))
 
-    def _break(self, error: Exception) -> None:
+    def _break(self, error: BaseException) -> None:
         """A fault of ours: every row fails with the cause, so that nobody waits for ever."""
-        cause = error if isinstance(error, LmcError) else InternalError(f"{error!r}")
-        if cause is not error:
-            cause.__cause__ = error
-        self._ready.clear()
+        cause = _cause(error)
+        self._set_aside()
+        again: BaseException | None = None
         for row in list(self._rows):
-            self.fail_row(row, cause)
+            try:
+                self.fail_row(row, cause)
+            except BaseException as other:
+                again = again or other
+        if again is not None:
+            raise again
+
+    def _stop(self, error: BaseException) -> None:
+        """The loop ends: fail what is there and refuse what comes."""
+        _log.error("the engine has stopped", exc_info=error)
+        cause = _cause(error)
+        with self._wake:
+            self._stopped = cause
+            calls, self._inbox = self._inbox, deque()
+        for call in calls:  # may admit rows, and ask for values
+            with contextlib.suppress(BaseException):
+                call()
+        with contextlib.suppress(BaseException):
+            self._break(cause)
+        self._set_aside()
 
     def _abort_all(self) -> None:
         for row in list(self._rows):
@@ -252,7 +294,16 @@ class Executor:
             if not row.finished:
                 self._run(row, pending)
             elif isinstance(pending.instr, _Reader):
-                pending.instr.future.set_exception(row.error or _over())
+                pending.instr.refuse(row)
+
+    def _set_aside(self) -> None:
+        """Forget the instructions that are ready; those that read wait for their row's end."""
+        while self._ready:
+            row, pending = self._ready.popleft()
+            if isinstance(pending.instr, _Reader):
+                row.waiters.setdefault(pending.instr.register.index, []).append(pending)
+            if row.finished:
+                _wake_readers(row)
 
     def _run(self, row: Row, pending: _Pending) -> None:
         regs = row.regs
@@ -309,17 +360,12 @@ class Executor:
                 self._ready.append((row, pending))
 
     def fail_row(self, row: Row, error: LmcError) -> None:
-        """End a row with an error; its registers that are not set fail with it."""
-        if row.finished:
-            return
-        for index, waiting in list(row.waiters.items()):
-            if row.regs[index] is Unset:
-                row.regs[index] = Failure(error)
-            for pending in waiting:
-                if isinstance(pending.instr, _Reader):
-                    pending.instr.future.set_exception(error)
-        row.waiters.clear()
+        """End a row with an error; who waits for one of its registers gets it, too."""
         self.finish(row, RowResult(error=error))
+
+    def fault(self, row: Row, error: Exception) -> None:
+        """End a row because of a fault of ours in something that was done for it alone."""
+        self.fail_row(row, _cause(error))
 
     def resume(self, row: Row, calls: list[KnownCall]) -> None:
         """Run the rest of a row's program eagerly, on a thread of the pool."""
@@ -329,16 +375,22 @@ class Executor:
         self._pool.submit(row.resume, EagerRow(self, row), calls)
 
     def finish(self, row: Row, result: RowResult) -> None:
-        """End a row: cancel what still runs for it and hand over its result."""
+        """End a row: cancel what still runs for it, wake its readers, hand over its result."""
         if row.finished:
             return
         row.finished = True
         row.error = result.error
         self._rows.discard(row)
-        for handle in list(row.handles):
-            self.core.cancel(handle)
-        row.handles.clear()
-        row.done(result)
+        try:
+            for handle in list(row.handles):
+                self.core.cancel(handle)
+        finally:
+            row.handles.clear()
+            _wake_readers(row)
+            try:
+                row.done(result)
+            except BaseException:  # a fault of who asked for the row, and of nobody else
+                _log.exception("what was to be called at the end of a row failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,6 +400,28 @@ class _Reader(Instr):
     op = "read"
     register: Reg
     future: Future[Any]
+
+    def refuse(self, row: Row) -> None:
+        """The row is over: there is nothing to read any more."""
+        self.future.set_exception(row.error or _over())
+
+
+def _wake_readers(row: Row) -> None:
+    """Nobody waits for a row that is over."""
+    waiting = [pending for some in row.waiters.values() for pending in some]
+    row.waiters.clear()
+    for pending in waiting:
+        if isinstance(pending.instr, _Reader):
+            pending.instr.refuse(row)
+
+
+def _cause(error: BaseException) -> LmcError:
+    """An error of ours; any other exception becomes the cause of an `InternalError`."""
+    if isinstance(error, LmcError):
+        return error
+    cause = InternalError(f"{error!r}")
+    cause.__cause__ = error
+    return cause
 
 
 def _read(_: Executor, row: Row, instr: _Reader) -> None:
@@ -413,11 +487,12 @@ class EagerRow:
             LmcError: what the register depends on failed, or the row was cancelled.
         """
         future: Future[Any] = Future()
-        pending = _Pending(_Reader(register=reg, future=future))
+        reader = _Reader(register=reg, future=future)
+        pending = _Pending(reader)
 
         def ask() -> None:
             if self._row.finished:
-                future.set_exception(self._row.error or _over())
+                reader.refuse(self._row)
             else:
                 self._executor.emit(self._row, pending)
 
@@ -455,9 +530,12 @@ class EagerRow:
             row = self._row
             if row.finished and not always:
                 return
-            if len(row.regs) < size:
-                row.regs.extend([Unset] * (size - len(row.regs)))
-            call()
+            try:
+                if len(row.regs) < size:
+                    row.regs.extend([Unset] * (size - len(row.regs)))
+                call()
+            except Exception as error:
+                self._executor.fault(row, error)
 
         self._executor.post(run)
 

@@ -151,7 +151,10 @@ def _submit(executor: Executor, row: Row, request: Any, done: Callable[[Any], No
     def once(result: Any) -> None:  # noqa: ANN401
         nonlocal finished
         finished = True
-        done(result)
+        try:
+            done(result)
+        except Exception as error:  # called by the engine, whose other requests must go on
+            executor.fault(row, error)
 
     handle = executor.core.submit(request, once)
     if not finished:

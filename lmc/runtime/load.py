@@ -117,9 +117,13 @@ class LocalEngine:
         done: Future[None] = Future()
 
         def call() -> None:
-            self.core.forget()
-            self.executor.target.forget_prefills()
-            done.set_result(None)
+            try:
+                self.core.forget()
+                self.executor.target.forget_prefills()
+            except BaseException as error:  # the caller waits: it must hear of it
+                done.set_exception(error)
+            else:
+                done.set_result(None)
 
         self.executor.post(call)
         done.result()

@@ -25,6 +25,7 @@ from lmc.runtime.request import (
     MaskArray,
     PrefillRequest,
     Request,
+    Sampling,
     ScoreRequest,
     ScoreResult,
     Segment,
@@ -308,6 +309,7 @@ def work_of(
     if int(tokens.min()) < 0 or int(tokens.max()) >= vocabulary.size:
         raise UsageError(f"the prompt holds token ids outside of 0..{vocabulary.size - 1}")
     if isinstance(request, GenRequest):
+        _check_sampling(request.sampling)
         return GenWork(request, vocabulary, limit)
     if isinstance(request, ScoreRequest):
         if not request.continuations or not all(request.continuations):
@@ -320,6 +322,26 @@ def work_of(
     if isinstance(request, PrefillRequest):
         return PrefillWork()
     raise UsageError(f"{type(request).__name__} is no request that an engine knows")
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    """Refuse what would fail a whole step when the token is drawn.
+
+    Raises:
+        UsageError: a field is of the wrong type or out of its range.
+    """
+    for name in ("seed", "row", "draw", "top_k"):
+        value = getattr(sampling, name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UsageError(
+                f"{name} is {value!r}, must be an integer", hint=f"give {name}= an int"
+            )
+    for name, low, high in (("temperature", 0.0, math.inf), ("top_p", 0.0, 1.0)):
+        value = getattr(sampling, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise UsageError(f"{name} is {value!r}, must be a number")
+        if not low <= value <= high or value == math.inf:
+            raise UsageError(f"{name} is {value}, which is out of its range")
 
 
 @contextlib.contextmanager

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 import lmc
-from lmc.errors import Cancelled, InternalError, LmcError, RunError
+from lmc.errors import Cancelled, InternalError, LmcError, RunError, UsageError
 from lmc.frontend.dsl import State
+from lmc.plan import Plan, Ret, Start
 from lmc.runtime.request import Outcome, Step
+from lmc.runtime.results import RowResult
 
 
 @lmc.jit
@@ -223,3 +228,250 @@ def test_generate_without_a_program(fake: lmc.Engine) -> None:
     (matched,) = fake.generate("x", max_tokens=9, regex="(yes|no)")
     assert matched.text in ("yes", "no")
     assert matched.finish_reason == "constraint"
+
+
+# ----------------------------------------------------------- nobody waits for ever
+
+
+@lmc.jit
+def reads(s: State, x: str) -> None:
+    s += x
+    s += lmc.gen("a", max_tokens=4, ignore_eos=True)
+    if x == "bad" and s["a"]:
+        raise ValueError("bad")
+    for n in range(1000):
+        s += lmc.gen(f"b{n}", max_tokens=50, ignore_eos=True)
+        s[f"b{n}"]
+
+
+def threads_of(name: str) -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith(name)]
+
+
+def wait_until_no_thread(name: str) -> None:
+    until = time.monotonic() + 20
+    while threads_of(name) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not threads_of(name)
+
+
+def test_threads_of_an_eager_batch_end_with_it(fake: lmc.Engine) -> None:
+    rows = [{"x": x} for x in ["bad", *"abcdef"]]
+    with pytest.raises(RunError, match="ValueError: bad"):
+        reads.run_batch(rows, eager=True, on_error="raise")
+    wait_until_no_thread("lmc-eager")
+    results = reads.iter_batch(rows, eager=True)
+    assert next(results).error is not None
+    results.close()
+    wait_until_no_thread("lmc-eager")
+    until = time.monotonic() + 20
+    while fake.core.has_work and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not fake.core.has_work
+
+
+LEAVING = """
+import lmc
+from lmc.errors import LmcError
+
+@lmc.jit
+def p(s, x):
+    s += x
+    s += lmc.gen("a", max_tokens=4, ignore_eos=True)
+    if x == "bad" and s["a"]:
+        raise ValueError("bad")
+    s += lmc.gen("b", max_tokens=100_000, ignore_eos=True)
+    s["b"]
+
+with lmc.Engine("fake", kv_tokens=200_000) as engine, lmc.use(engine):
+    rows = [{"x": x} for x in ["bad", *"abcdef"]]
+    try:
+        p.run_batch(rows, eager=True, on_error="raise")
+    except LmcError as error:
+        print(error.problem)
+    results = p.iter_batch(rows, eager=True)
+    next(results)
+    results.close()
+"""
+
+
+def test_a_process_ends_after_an_eager_batch_was_closed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "ValueError: bad\n"), done.stderr
+
+
+def plan_of(max_tokens: int = 3) -> Plan:
+    @lmc.jit
+    def one(s: State) -> None:
+        s += "x"
+        s += lmc.gen("a", max_tokens, ignore_eos=True)
+
+    return one.compile().plan
+
+
+def submit(engine: lmc.Engine, plan: Plan, **given: Any) -> Future[RowResult]:
+    future: Future[RowResult] = Future()
+    given = {"seed": 0, "index": 0, "done": future.set_result, **given}
+    engine.executor.submit_row(plan, [], **given)
+    return future
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, ValueError])
+def test_what_a_callback_raises_is_its_own_affair(
+    fake: lmc.Engine, raised: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def done(_: RowResult) -> None:
+        raise raised("by the callback")
+
+    others = [submit(fake, plan_of(40)) for _ in range(3)]
+    submit(fake, plan_of(1), done=done)
+    submit(fake, plan_of(40), done=done)
+    after = submit(fake, plan_of())
+    assert [f.result(20).error for f in (*others, after)] == [None] * 4
+    assert "by the callback" in caplog.text
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), GeneratorExit(), ZeroDivisionError("x")])
+def test_any_exception_in_the_loop_fails_the_rows_and_no_more(
+    fake: lmc.Engine, raised: BaseException
+) -> None:
+    def stray() -> None:
+        raise raised
+
+    row, eager = fake.executor.open_row(seed=0, index=0)
+    reg = row.new_register()
+    found: list[BaseException] = []
+
+    def read() -> None:
+        with pytest.raises(LmcError) as caught:
+            row.read(reg)
+        found.append(caught.value)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    rows = [submit(fake, plan_of(100_000)) for _ in range(2)]
+    ready = threading.Event()
+    fake.executor.post(ready.set)
+    assert ready.wait(20)
+    fake.executor.post(stray)
+    errors = [f.result(20).error for f in (*rows, eager)]
+    thread.join(20)
+    for error in (*errors, *found):
+        assert isinstance(error, InternalError)
+        assert error.__cause__ is raised
+    assert len(found) == 1
+    assert submit(fake, plan_of()).result(20).error is None
+
+
+def test_calls_behind_one_that_raises_are_still_made(fake: lmc.Engine) -> None:
+    made = threading.Event()
+    go = threading.Event()
+
+    def stray() -> None:
+        raise SystemExit
+
+    fake.executor.post(lambda: go.wait(20) and None)
+    fake.executor.post(stray)
+    fake.executor.post(made.set)
+    future = submit(fake, plan_of())
+    go.set()
+    assert made.wait(20)
+    assert future.result(20).error is None
+
+
+def test_a_loop_that_ends_refuses_what_comes(caplog: pytest.LogCaptureFixture) -> None:
+    engine = lmc.Engine("fake")
+    executor = engine.executor
+
+    def cancel(handle: Any) -> None:
+        raise SystemExit("the core is in disorder")
+
+    row, eager = executor.open_row(seed=0, index=0)
+    running = submit(engine, plan_of(100_000))
+    while not engine.core.has_work:
+        time.sleep(0.001)
+    engine.core.cancel = cancel  # type: ignore[method-assign]
+    go = threading.Event()
+
+    def stray() -> None:
+        go.wait(20)
+        raise SystemExit("stray")
+
+    executor.post(stray)
+    behind = submit(engine, plan_of())
+    go.set()
+    for future in (running, eager, behind):
+        assert isinstance(future.result(20).error, InternalError)
+    with pytest.raises(LmcError):
+        row.read(row.new_register())
+    wait_until_no_thread("lmc")
+    for refused in (lambda: submit(engine, plan_of()), lambda: row.read(row.new_register())):
+        with pytest.raises(RunError, match="the engine has stopped: SystemExit"):
+            refused()
+    assert "has stopped" in caplog.text
+    engine.close()
+
+
+def test_readers_of_a_row_that_is_over_are_told(fake: lmc.Engine) -> None:
+    row, done = fake.executor.open_row(seed=0, index=0)
+    start, never = row.new_register(), row.new_register()
+    row.emit(Start(into=start))
+    found: list[BaseException] = []
+
+    def read() -> None:
+        with pytest.raises(LmcError) as caught:
+            row.read(never)
+        found.append(caught.value)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    time.sleep(0.05)
+    row.emit(Ret(state=start, names=(), values=()))
+    thread.join(20)
+    assert done.result(20).error is None
+    assert isinstance(found[0], Cancelled)
+    with pytest.raises(Cancelled, match="the row is over"):
+        row.read(never)
+
+
+@pytest.mark.parametrize(
+    "given", [{"seed": "7"}, {"seed": 1.5}, {"seed": None}, {"seed": True}, {"index": "a"}]
+)
+def test_nonsense_fails_its_own_row_only(fake: lmc.Engine, given: dict[str, Any]) -> None:
+    good = [submit(fake, plan_of(30)) for _ in range(2)]
+    bad = submit(fake, plan_of(30), **given)
+    good.append(submit(fake, plan_of(30)))
+    error = bad.result(20).error
+    assert isinstance(error, UsageError)
+    assert "must be an integer" in error.problem
+    assert [f.result(20).error for f in good] == [None] * 3
+
+
+def test_a_row_with_too_few_arguments_fails_alone(fake: lmc.Engine) -> None:
+    good = submit(fake, plan_of(30))
+    future: Future[RowResult] = Future()
+    plan = story.compile(x="a").plan
+    fake.executor.submit_row(plan, [], seed=0, index=0, done=future.set_result)
+    assert isinstance(future.result(20).error, InternalError)
+    assert good.result(20).error is None
+
+
+def test_a_fault_after_a_model_call_stays_in_its_row(
+    fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lmc.runtime import context
+
+    original = context.Context.after_gen
+    faults = iter([True, False, False])
+
+    def after_gen(self: Any, result: Any) -> Any:
+        if next(faults):
+            raise ZeroDivisionError("a fault")
+        return original(self, result)
+
+    monkeypatch.setattr(context.Context, "after_gen", after_gen)
+    errors = [f.result(20).error for f in [submit(fake, plan_of()) for _ in range(3)]]
+    assert [type(error) for error in errors].count(InternalError) == 1
+    assert errors.count(None) == 2
