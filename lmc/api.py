@@ -281,15 +281,17 @@ class Program(Runnable):
         """The program lowered for an engine, ahead of time: `p.lower(engine).compile()`."""
         return Lowered(self, engine, arguments)
 
-    def compiled(self, flat: Arguments, options: Options, outside: tuple[object, ...]) -> Compiled:
+    def compiled(
+        self, flat: Arguments, options: Options, outside: tuple[object, ...] | None = None
+    ) -> Compiled:
         """The compiled program for flattened arguments, made once.
 
-        `outside` is what it reads from elsewhere (`snapshot`). With arguments that may change
-        unseen, such as sets and other objects, it is made anew each time.
+        `outside` is what it reads from elsewhere (`snapshot`), if that is known already. With
+        arguments that may change unseen, such as sets and other objects, it is made anew each time.
         """
         if not all(map(fixed, flat.opaque)):
             return compile_function(self.function, self.name, flat, self.where, options)
-        key = (*flat.key, options, outside)
+        key = (*flat.key, options, snapshot(self.function) if outside is None else outside)
         with self._lock:
             known = self._cache.get(key)
         if known is None:

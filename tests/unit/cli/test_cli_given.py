@@ -227,14 +227,3 @@ def test_arg_gives_rows_what_they_lack(invoke: Invoke, write: Write, greet: str)
     texts = [json.loads(line)["text"] for line in out.splitlines()]
     assert texts[0].startswith("Hello, Alan.")
     assert texts[1].startswith("Hello, Grace.")
-
-
-def test_arguments_may_be_called_like_those_of_run(invoke: Invoke, write: Write) -> None:
-    write(
-        "p.py",
-        "import lmc\n\n@lmc.jit\ndef p(s, seed: str, engine: str, options: str):\n"
-        "    s += seed + engine + options\n",
-    )
-    given = ["--args", '{"seed": "a", "engine": "b", "options": "c"}']
-    assert invoke("run", "p.py", *given, "--model", "fake").stdout == "abc\n"
-    assert "program @p" in invoke("compile", "p.py", *given).stdout

@@ -109,7 +109,7 @@ def test_eager_runs_the_function_once(invoke: Invoke, write: Write) -> None:
     write("rows.jsonl", "{}\n")
     for args in ([], ["--batch", "rows.jsonl"]):
         run = ["run", "p.py", "--model", "fake", *args]
-        assert invoke(*run).stderr.count("ran") == 2, "once for each way"
+        assert invoke(*run).stderr.count("ran") == 3, "once for each way, and once more"
         assert invoke(*run, "--eager").stderr.count("ran") == 1
 
 
