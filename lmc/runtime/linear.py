@@ -9,6 +9,7 @@ library for one fixed number of rows only.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -37,6 +38,9 @@ __all__ = [
 ]
 
 ROWS_READ = 32
+SETTLING_RUNS = 5
+CLEAR_GAIN = 0.85  # of the time: below this, codes are worth their memory
+CODED_ROWS = 32  # products of more rows than this take longer to compute than weights to read
 
 
 def rows_read(rows: int) -> int:
@@ -68,13 +72,15 @@ class LinearKind:
     Attributes:
         name: for reports.
         supports: whether it can multiply with a weight of so many (columns, inner positions).
-        pack: makes the product with a weight (columns, inner), its bias or None; the third argument
-            says that it will be used as a gate.
+        pack: makes the product with a float32 weight (columns, inner) and its bias or None; the
+            third argument says that it will be used as a gate.
+        settle: told the products of a few layers, decides how later ones are best held.
     """
 
     name: str
     supports: Callable[[int, int], bool]
     pack: Callable[[Tensor, Tensor | None, bool], Linear]
+    settle: Callable[[list[Linear]], None]
 
 
 class PlainLinear:
@@ -105,18 +111,29 @@ class PlainLinear:
 
 
 class KernelLinear:
-    """A product by one of the kernels of `lmc.runtime.kernels.products`."""
+    """A product by one of the kernels of `lmc.runtime.kernels.products`.
 
-    def __init__(self, product: Product, weight: Tensor, bias: Tensor | None, gated: bool) -> None:
+    In bfloat16, weights that can be coded in fewer bits without loss may be held in both forms:
+    products of few rows wait for memory and read the codes, others read the weights themselves.
+    The results are the same bits.
+    """
+
+    def __init__(
+        self, product: Product, weight: Tensor, bias: Tensor | None, gated: bool, coded: bool
+    ) -> None:
+        from lmc.runtime.kernels.codes import encode
         from lmc.runtime.kernels.products import ADD, GATE, WRITE, pack
 
-        self._columns, self._inner = weight.shape
+        self.columns, self.inner = weight.shape
         if gated:  # 16 columns of G, then 16 of U, and so on
-            weight = weight.view(2, -1, 16, self._inner).transpose(0, 1).reshape(weight.shape)
+            weight = weight.view(2, -1, 16, self.inner).transpose(0, 1).reshape(weight.shape)
         self._product = product
-        self._weight = pack(weight)
+        half = product.name != "fma"
+        self.codes = encode(weight.float().contiguous()) if half and coded else None
+        if self.codes is not None:
+            product.make_room(self.inner)
+        self._weight = pack(weight.to(torch.bfloat16 if half else torch.float32))
         self._bias = None if bias is None else bias.float().contiguous()
-        self._where = self._weight.data_ptr()
         self._write, self._add, self._gate = WRITE, ADD, GATE
 
     def write(self, x: Tensor, out: Tensor) -> None:
@@ -130,22 +147,57 @@ class KernelLinear:
         self._run(x, 0, out, self._gate)
 
     def _run(self, x: Tensor, bias: int, out: Tensor, kind: int) -> None:
+        rows, weights, bits = len(out), self._weight, 0
+        if rows <= CODED_ROWS and self.codes is not None:
+            weights, bits = self.codes.data, self.codes.bits
         self._product(
-            x.data_ptr(), self._where, bias, out.data_ptr(), len(out), self._columns, self._inner,
-            kind,
+            x.data_ptr(), weights.data_ptr(), bias, out.data_ptr(), rows, self.columns,
+            self.inner, kind, bits,
         )  # fmt: skip
 
 
-def _kernel_kind(name: str, team: Team) -> LinearKind:
-    from lmc.runtime.kernels.products import Product
+class _Kernels:
+    """Makes products with one kernel, and finds out whether codes are worth it."""
 
-    product = Product(name, team)
-    step = 1 if name == "fma" else 32
+    def __init__(self, name: str, team: Team) -> None:
+        from lmc.runtime.kernels.products import Product
 
-    def pack(weight: Tensor, bias: Tensor | None, gated: bool) -> Linear:
-        return KernelLinear(product, weight, bias, gated)
+        self._product, self._team = Product(name, team), team
+        self._step = 1 if name == "fma" else 32
+        self._coded = name != "fma"
 
-    return LinearKind(name, lambda columns, inner: columns % 16 == 0 and inner % step == 0, pack)
+    def supports(self, columns: int, inner: int) -> bool:
+        return columns % 16 == 0 and inner % self._step == 0
+
+    def pack(self, weight: Tensor, bias: Tensor | None, gated: bool) -> Linear:
+        return KernelLinear(self._product, weight, bias, gated, self._coded)
+
+    def settle(self, linears: list[Linear]) -> None:
+        held = [x for x in linears if isinstance(x, KernelLinear) and x.codes is not None]
+        codes = [x.codes for x in held]
+        with_codes, without = [], []
+        with self._team.at_work():
+            for _ in range(SETTLING_RUNS if held else 0):
+                with_codes.append(_one_row_time(held))
+                for linear in held:
+                    linear.codes = None
+                without.append(_one_row_time(held))
+                for linear, kept in zip(held, codes, strict=True):
+                    linear.codes = kept
+        self._coded = bool(held) and min(with_codes) < CLEAR_GAIN * min(without)
+        if not self._coded:
+            for linear in held:
+                linear.codes = None
+
+
+def _one_row_time(linears: list[KernelLinear]) -> float:
+    """Seconds to multiply one row with each of some weights."""
+    inputs = {x.inner: torch.zeros(ROWS_READ, x.inner, dtype=torch.bfloat16) for x in linears}
+    outputs = {x.columns: torch.zeros(1, x.columns) for x in linears}
+    start = time.perf_counter()
+    for linear in linears:
+        linear.write(inputs[linear.inner][:1], outputs[linear.columns])
+    return time.perf_counter() - start
 
 
 def best_dtype() -> torch.dtype:
@@ -170,10 +222,19 @@ def linear_kinds(dtype: torch.dtype, team: Team | None) -> list[LinearKind]:
         raise UsageError(
             f"the CPU cannot compute in {name}", hint="give dtype='float32' or 'bfloat16'"
         )
-    plain = LinearKind("plain", lambda columns, inner: True, lambda w, b, gated: PlainLinear(w, b))  # noqa: ARG005
+    plain = LinearKind(
+        "plain",
+        lambda columns, inner: True,  # noqa: ARG005
+        lambda weight, bias, gated: PlainLinear(weight.to(dtype), bias),  # noqa: ARG005
+        lambda linears: None,  # noqa: ARG005
+    )
     if team is None:
         return [plain]
     from lmc.runtime.kernels.products import usable
 
-    of_type = ("fma",) if dtype == torch.float32 else ("amx", "dot")
-    return [*(_kernel_kind(n, team) for n in usable() if n in of_type), plain]
+    kinds = []
+    for name in usable():
+        if (name == "fma") == (dtype == torch.float32):
+            made = _Kernels(name, team)
+            kinds.append(LinearKind(name, made.supports, made.pack, made.settle))
+    return [*kinds, plain]

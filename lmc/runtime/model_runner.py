@@ -143,8 +143,8 @@ class ModelRunner:
             batch = Batch.of(step)
             with self._timed("forward"):
                 self._attention.begin(batch)
-                hidden = self._model.forward(batch, self._kv, self._attention)
-            return self._answer(batch, hidden)
+                self._model.forward(batch, self._kv, self._attention)
+            return self._answer(batch)
 
     def close(self) -> None:
         """Free weights and KV memory; the runner cannot be used afterwards."""
@@ -178,7 +178,7 @@ class ModelRunner:
             if problem is not None:
                 raise InternalError(f"segment {i} of the step is wrong: {problem}")
 
-    def _answer(self, batch: Batch, hidden: Tensor) -> Outcome:
+    def _answer(self, batch: Batch) -> Outcome:
         """Score the rows that need it and draw."""
         count = len(batch.segments)
         tokens, logprobs = [-1] * count, [0.0] * count
@@ -193,9 +193,9 @@ class ModelRunner:
                 wanted.append((i, last))
         for at in range(0, len(wanted), LOGIT_ROWS):
             some = wanted[at : at + LOGIT_ROWS]
-            rows = torch.tensor([batch.first[i] + r for i, r in some])
+            rows = np.array([batch.first[i] + r for i, r in some], np.int32)
             with self._timed("logits"):
-                logits = self._model.logits(hidden[rows])
+                logits = self._model.logits(rows)
             wishes = [_wish(batch.segments[i], r) for i, r in some]
             with self._timed("sample"):
                 drawn, normalizers = self._sampler.run(logits, wishes)

@@ -57,6 +57,7 @@ def available() -> bool:
 @cache
 def configuration() -> torch.Tensor:
     """What `tiles_begin` loads: palette 1, every register 16 rows of 64 bytes."""
+    available()  # asks for permission, without which the registers are an illegal instruction
     config = torch.zeros(64, dtype=torch.uint8)
     config[0] = 1
     config[16:32:2] = 64

@@ -32,6 +32,7 @@ from lmc.runtime.kernels.amx import (
     tiles_store,
     tiles_store_upper,
 )
+from lmc.runtime.kernels.codes import RUN_BYTES, decode_eight, decode_four
 from lmc.runtime.kernels.parallel import Kernel, Team
 from lmc.runtime.kernels.vector import (
     VECTOR,
@@ -66,6 +67,7 @@ WRITE, ADD, GATE = 0, 1, 2
 _I64 = ir.IntType(64)
 _KERNEL = types.void(types.CPointer(types.int64))
 _MINUS_LOG2E = -1.4426950408889634
+_FOUR_BYTES, _EIGHT_BYTES = RUN_BYTES[4], RUN_BYTES[8]
 _SUMS = STRIP * ROWS_READ * 4  # bytes of a block of sums
 RUN = 64  # inner positions added up by themselves in float32: short sums round less
 ROWS_PER_ITEM = 128  # what one thread takes at a time, of a strip
@@ -271,16 +273,21 @@ def _make(name: str) -> Any:  # noqa: ANN401 - numba has no types
         if SOURCES == 0:
             return
         counter, x, weights, bias, out = a[0], a[1], a[2], a[3], a[4]
-        rows, columns, inner, kind = a[5], a[6], a[7], a[8]
-        sums = a[9] + atomic_next(counter + 8) * _SUMS
+        rows, columns, inner, kind, bits = a[5], a[6], a[7], a[8], a[9]
+        place = atomic_next(counter + 8)
+        sums, decoded = a[10] + place * _SUMS, a[11] + place * a[12]
         if tiled:
-            tiles_begin(a[10])
+            tiles_begin(a[13])
         strips = (columns + STRIP - 1) // STRIP
         pieces = (rows + ROWS_PER_ITEM - 1) // ROWS_PER_ITEM
         item = atomic_next(counter)
         while item < strips * pieces:
             strip, first = item // pieces, (item % pieces) * ROWS_PER_ITEM
-            source = weights + strip * STRIP * inner * width
+            if half and bits != 0:
+                source = decoded
+                _decode(bits, weights, strip, inner, decoded)
+            else:
+                source = weights + strip * STRIP * inner * width
             for row in range(first, min(rows, first + ROWS_PER_ITEM), ROWS_READ):
                 some = min(ROWS_READ, rows - row)
                 here = x + row * inner * width
@@ -298,19 +305,40 @@ def _make(name: str) -> Any:  # noqa: ANN401 - numba has no types
     return product
 
 
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _decode(bits: int, codes: int, strip: int, inner: int, out: int) -> None:
+    """A strip of coded weights, as `pack` lays it out."""
+    runs = inner // 32
+    if bits == 4:
+        for run in range(runs):
+            decode_four(codes + (strip * runs + run) * _FOUR_BYTES, out + run * 2048)
+    else:
+        for run in range(runs):
+            decode_eight(codes + (strip * runs + run) * _EIGHT_BYTES, out + run * 2048)
+
+
 @cache
 def _compiled(name: str) -> Any:  # noqa: ANN401
     return _make(name)
 
 
 class Product:
-    """One of the kernels, with memory for its threads' sums."""
+    """One of the kernels, with memory for its threads' sums and decoded strips."""
 
     def __init__(self, name: str, team: Team) -> None:
         self.name = name
-        self._kernel = Kernel(_compiled(name), 10, team)
+        self._kernel = Kernel(_compiled(name), 13, team)
+        self._threads = team.threads
         self._sums = torch.zeros(team.threads * _SUMS, dtype=torch.uint8)
+        self._decoded = torch.zeros(0, dtype=torch.uint8)
+        self._strip_bytes = 0
         self._config = amx.configuration()
+
+    def make_room(self, inner: int) -> None:
+        """Make room for decoded strips of up to so many inner positions."""
+        if inner * STRIP * 2 > self._strip_bytes:
+            self._strip_bytes = inner * STRIP * 2
+            self._decoded = torch.zeros(self._threads * self._strip_bytes, dtype=torch.uint8)
 
     def __call__(
         self,
@@ -322,9 +350,14 @@ class Product:
         columns: int,
         inner: int,
         kind: int,
+        bits: int = 0,
     ) -> None:
-        """Compute a product; addresses, counts, and WRITE, ADD or GATE."""
+        """Compute a product.
+
+        Addresses, counts, then WRITE, ADD or GATE; `bits` is 0 for packed weights, 4 or 8 for coded
+        ones, which need room.
+        """
         self._kernel(
-            x, weights, bias, out, rows, columns, inner, kind,
-            self._sums.data_ptr(), self._config.data_ptr(),
+            x, weights, bias, out, rows, columns, inner, kind, bits, self._sums.data_ptr(),
+            self._decoded.data_ptr(), self._strip_bytes, self._config.data_ptr(),
         )  # fmt: skip

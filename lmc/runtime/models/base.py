@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from lmc.errors import ModelError
+from lmc.runtime.request import IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,15 +21,14 @@ KVTensors = list[tuple["Tensor", "Tensor"]]  # keys and values of each layer
 class Model(Protocol):
     """The tensors of a decoder, and its forward pass."""
 
-    def forward(self, batch: Batch, kv: KVTensors, attention: AttentionBackend) -> Tensor:
-        """Compute the rows of a batch and store their keys and values.
+    def forward(self, batch: Batch, kv: KVTensors, attention: AttentionBackend) -> None:
+        """Compute the rows of a batch and store their keys and values."""
 
-        Returns the last layer's output after its norm, shape (rows, hidden_size), valid until the
-        next call.
+    def logits(self, rows: IntArray) -> Tensor:
+        """Scores of all next tokens after some rows of the last batch.
+
+        Returns float32 on the CPU, (rows, vocab_size), valid until the next call.
         """
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of all next tokens, float32 (rows, vocab_size), valid until the next call."""
 
 
 def take_weight(weights: Mapping[str, Tensor], name: str, *shape: int) -> Tensor:

@@ -14,10 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from lmc.runtime.linear import Linear, LinearKind, rows_read
 from lmc.runtime.models.base import KVTensors, take_weight
+from lmc.runtime.request import IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from lmc.runtime.layers import RowOps
 
 __all__ = ["Llama"]
+
+LAYERS_TRIED = 6  # by which it is decided how weights are best held: more than caches hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +72,29 @@ class Llama:
         dtype: torch.dtype,
     ) -> None:
         self._config, self._kinds, self._ops, self._dtype = config, kinds, ops, dtype
-        self._table = (
-            take_weight(weights, "model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-            .to(dtype)
-            .contiguous()
+        table = take_weight(
+            weights, "model.embed_tokens.weight", config.vocab_size, config.hidden_size
         )
-        self._layers = [self._read_layer(weights, i) for i in range(config.layers)]
+        self._table = table.to(dtype).contiguous()
+        self._layers: list[_Layer] = []
+        for i in range(config.layers):
+            self._layers.append(self._read_layer(weights, i))
+            if i + 1 == min(LAYERS_TRIED, config.layers):
+                self._settle()
         norm = take_weight(weights, "model.norm.weight", config.hidden_size)
         self._norm = norm.float().contiguous()
-        head = self._table
+        head = table
         if not config.tied:
             head = take_weight(weights, "lm_head.weight", config.vocab_size, config.hidden_size)
-        self._head = self._pack(head.to(dtype))
+        self._head = self._pack(head.float())
         self._buffers: dict[str, Tensor] = {}
         self._room = 0
         self._scored, self._scores = torch.zeros(0, 0), torch.zeros(0, 0)
+
+    def _settle(self) -> None:
+        held = [(x.qkv, x.output, x.gate_up, x.down) for x in self._layers]
+        for kind in self._kinds:
+            kind.settle([linear for layer in held for linear in layer])
 
     def _pack(self, weight: Tensor, bias: Tensor | None = None, gated: bool = False) -> Linear:
         kind = next(k for k in self._kinds if k.supports(*weight.shape))
@@ -93,7 +106,7 @@ class Llama:
         prefix = f"model.layers.{index}."
 
         def matrix(name: str, rows: int, columns: int) -> Tensor:
-            return take_weight(weights, f"{prefix}{name}.weight", rows, columns).to(self._dtype)
+            return take_weight(weights, f"{prefix}{name}.weight", rows, columns).float()
 
         def vector(name: str, length: int) -> Tensor:
             return take_weight(weights, prefix + name, length).float().contiguous()
@@ -121,7 +134,7 @@ class Llama:
             down=pack(matrix("mlp.down_proj", hidden, inner)),
         )
 
-    def forward(self, batch: Batch, kv: KVTensors, attention: AttentionBackend) -> Tensor:
+    def forward(self, batch: Batch, kv: KVTensors, attention: AttentionBackend) -> None:
         ops, rows = self._ops, batch.rows
         buffers = {name: buffer[:rows] for name, buffer in self._grown(rows).items()}
         residual, hidden, queries = buffers["residual"], buffers["hidden"], buffers["queries"]
@@ -142,16 +155,17 @@ class Llama:
             layer.gate_up.gate(hidden, inner)
             layer.down.add(inner, residual)
         ops.norm(residual, self._norm, hidden)
-        return hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        rows = len(hidden)
-        if rows > len(self._scores):  # kept, as getting so much memory anew costs a page at a time
-            self._scored = torch.zeros(rows_read(rows), hidden.shape[1], dtype=self._dtype)
-            self._scores = torch.zeros(rows, self._config.vocab_size)
-        self._scored[:rows] = hidden
-        self._head.write(self._scored, self._scores[:rows])
-        return self._scores[:rows]
+    def logits(self, rows: IntArray) -> Tensor:
+        count = len(rows)
+        if count > len(self._scores):  # kept, as getting so much memory anew costs a page at a time
+            width = self._config.hidden_size
+            self._scored = torch.zeros(rows_read(count), width, dtype=self._dtype)
+            self._scores = torch.zeros(count, self._config.vocab_size)
+        # by numpy: torch would wake its own threads for this, and wait for them
+        np.take(_words(self._buffers["hidden"]), rows, axis=0, out=_words(self._scored)[:count])
+        self._head.write(self._scored, self._scores[:count])
+        return self._scores[:count]
 
     def _grown(self, rows: int) -> dict[str, Tensor]:
         """Buffers for `rows` rows; zeros at first, so that padding is never uninitialized."""
@@ -171,3 +185,11 @@ class Llama:
                 "inner": zeros(config.intermediate_size),
             }
         return self._buffers
+
+
+def _words(tensor: Tensor) -> npt.NDArray[np.generic]:
+    """A tensor's memory as numbers that numpy knows."""
+    array: npt.NDArray[np.generic] = tensor.view(
+        torch.int16 if tensor.dtype == torch.bfloat16 else torch.int32
+    ).numpy()
+    return array

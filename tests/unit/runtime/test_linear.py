@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lmc.errors import UsageError
 from lmc.runtime.kernels import products
+from lmc.runtime.kernels.codes import encode
 from lmc.runtime.kernels.parallel import Kernel, Team
 from lmc.runtime.kernels.products import Product, usable
 from lmc.runtime.linear import (
@@ -37,7 +38,7 @@ def make(
 ) -> Linear:
     if name == "plain":
         return PlainLinear(weight, bias)
-    return KernelLinear(Product(name, team), weight, bias, gated)
+    return KernelLinear(Product(name, team), weight, bias, gated, coded=True)
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -101,6 +102,79 @@ def test_rows_do_not_depend_on_how_many_there_are(
                     part = torch.zeros(rows, columns)
                     linear.write(padded(x[first : first + rows]), part)
                     assert torch.equal(part, whole[first : first + rows]), (rows, first)
+
+
+def quantized(columns: int, inner: int, bits: int) -> Tensor:
+    """Weights as they come out of a file: in blocks of 32, few numbers at even distances."""
+    blocks = (columns, inner // 32, 1)
+    scale = (random(*blocks, seed=1).abs() / 10 + 0.01).half().float()
+    if bits == 8:
+        steps = (40 * random(columns, inner // 32, 32)).round().clamp(-127, 127)
+        steps[..., 3] = 127  # the greatest of a block has the greatest number
+        return (scale * (steps + 0.0)).flatten(1)  # a negative zero is another number
+    steps = (8 + 4 * random(columns, inner // 32, 32)).round().clamp(0, 15)
+    steps[..., 5], steps[..., 7] = 0, 15
+    return (scale * steps + (random(*blocks, seed=2) - 1).half().float()).flatten(1)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("name", [n for n in usable() if n != "fma"])
+def test_coded_weights_give_the_same_bits(
+    name: str, bits: int, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = quantized(208, 160, bits)
+    weight[17] = 0
+    weight[18] = 0.5
+    codes = encode(weight)
+    assert codes is not None
+    assert codes.bits == bits
+    for gated in (False, True):
+        linear = make(name, weight if not gated else weight[:192], None, team, gated=gated)
+        assert isinstance(linear, KernelLinear)
+        assert linear.codes is not None
+        for rows in (1, 7, 32):
+            x = random(rows, 160, seed=rows).bfloat16()
+            found = []
+            for limit in (0, 1000):
+                monkeypatch.setattr("lmc.runtime.linear.CODED_ROWS", limit)
+                out = torch.zeros(rows, 96 if gated else 208, dtype=torch.bfloat16)
+                if gated:
+                    linear.gate(padded(x), out)
+                else:
+                    out = out.float()
+                    linear.write(padded(x), out)
+                found.append(out)
+            assert torch.equal(*found)
+            assert found[0].abs().max() > 0
+
+
+def test_weights_are_coded_only_without_loss() -> None:
+    assert encode(random(64, 64)) is None
+    whole = quantized(64, 64, 4)
+    assert encode(whole) is not None
+    spoiled = whole.clone()
+    spoiled[40, 50] *= 1.02  # one weight that is nobody's multiple
+    assert encode(spoiled) is None
+    for number in (torch.inf, torch.nan, 1e30):
+        spoiled = whole.clone()
+        spoiled[3, 3] = number
+        assert encode(spoiled) is None
+    assert encode(torch.zeros(16, 32)) is not None
+
+
+def test_codes_are_kept_where_they_are_faster(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = linear_kinds(torch.bfloat16, team)[0]
+    if kind.name == "plain":
+        pytest.skip("no kernel for bfloat16 on this processor")
+    for gain, kept in ((1e9, True), (0.0, False)):
+        monkeypatch.setattr("lmc.runtime.linear.CLEAR_GAIN", gain)
+        kind = linear_kinds(torch.bfloat16, team)[0]
+        first = kind.pack(quantized(64, 64, 4), None, False)
+        kind.settle([first])
+        later = kind.pack(quantized(64, 64, 8), None, False)
+        for linear in (first, later):
+            assert isinstance(linear, KernelLinear)
+            assert (linear.codes is not None) == kept
 
 
 def test_threads_do_not_change_a_bit() -> None:
