@@ -83,7 +83,8 @@ class Alphabet:
         self.full = (1 << self.size) - 1
         self._edges = edges
         self._ids = ids
-        self._edge_list, self._id_list = edges.tolist(), ids.tolist()
+        self._edge_list: list[int] = edges.tolist()
+        self._id_list: list[int] = ids.tolist()
         self._masks: dict[CharSet, int] = {}
         for row_of, chars in enumerate(known, start=1):
             held = set(ids[inside[row_of]].tolist()) - {INVALID}
@@ -226,7 +227,5 @@ def _tree(
     planes = np.full(5 * 4096, INVALID, dtype=np.int32)
     planes[1024 : len(two)] = two[1024:]
     three = reduced(planes.reshape(-1, _BLOCK), every[: 5 * 64])
-    outer = three.reshape(5, _BLOCK).copy()
-    outer[0, :16] = INVALID
-    first[0xF0:0xF5] = reduced(outer, every[:5])
+    first[0xF0:0xF5] = reduced(three.reshape(5, _BLOCK), every[:5])
     return first, np.stack(rows), tuple(below)

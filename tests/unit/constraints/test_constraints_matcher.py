@@ -211,6 +211,23 @@ def test_b_76_threads_share_one_constraint(gpt2: Vocabulary) -> None:
     assert all(seen == run() for seen in expected)
 
 
+def test_masks_beside_the_bounds_of_large_counters() -> None:
+    lengths = (1, 2, 15, 16, 17, 18, 33, 40, 70)
+    tokens = [c * n for n in lengths for c in (b"x", b"y")] + [b"x" * n + b"y" for n in lengths]
+    tokens += [bytes([b]) for b in range(256) if chr(b) not in "xy"]  # so that all can be spelled
+    vocabulary = words(*tokens, None, eos=len(tokens))
+    matcher = compile("regex", "x{40,80}y(?:x{0,17}y){2}|y{18}|(?:x{20}y){3,}", vocabulary)
+    machine = matcher.automaton.machine
+    assert machine.start is not None
+    for text in [b"x" * n for n in (0, 1, 5, 21, 23, 24, 25, 39, 40, 45, 62, 63, 64, 80)] + [
+        b"x" * 50 + b"y", b"x" * 50 + b"yxx", b"y", b"yy", b"x" * 20 + b"y",
+    ]:  # fmt: skip
+        place = machine.run(machine.start, text)
+        assert place >= 0
+        expected = [machine.run(place, t) >= 0 for t in tokens]
+        assert vocabulary.table(machine).mask(place)[:-1].tolist() == expected, text
+
+
 # -- forced tokens -------------------------------------------------------------------------------
 
 
@@ -307,6 +324,16 @@ def test_a_vocabulary_that_cannot_spell_the_constraint_is_an_error() -> None:
         compile("regex", "é+", vocabulary)
     with pytest.raises(ConstraintError, match="tokens cannot be joined to 'xyx'"):
         compile("regex", "xyx", vocabulary)
+
+
+def test_a_character_whose_bytes_are_missing_is_a_dead_end() -> None:
+    vocabulary = words(b"\xc3", b"\xa9", b"\xe3", b"\xe3\x81", b"\x82", b"a", None, eos=6)
+    matcher = compile("regex", "[é\u3042\u3044]|a", vocabulary)
+    assert spelled(matcher) == {b"\xc3", b"\xe3\x81", b"a"}
+    with pytest.raises(ValueError, match="not allowed"):
+        matcher.advance(2)
+    matcher.advance(3)
+    assert spelled(matcher) == {b"\x82"}
 
 
 def test_a_missing_byte_matters_only_where_it_is_needed() -> None:

@@ -117,6 +117,16 @@ def test_ignoring_case_equates_what_re_equates(flags: str) -> None:
         assert not wrong, (group, wrong)
 
 
+@pytest.mark.parametrize("char", "iI\u0130\u0131s\u017fk\u212a\u00b5\u03bc\u00df\u1e9e\u0345\u03b9")
+def test_characters_with_more_than_two_cases(char: str) -> None:
+    for flags in ("(?i)", "(?ia)"):
+        for (
+            other
+        ) in "iI\u0130\u0131sS\u017fkK\u212a\u00b5\u03bc\u039c\u00df\u1e9e\u0345\u03b9\u1fbe":
+            expected = bool(re.fullmatch(flags + char, other))
+            assert matches(flags + char, other) == expected, (flags, char, other)
+
+
 def test_a_case_insensitive_letter_without_case_stays_a_text() -> None:
     assert parse("(?i)1") == Text("1")
 
@@ -194,6 +204,19 @@ def test_a_long_pattern_is_shown_around_the_place() -> None:
 def test_a_pattern_that_nothing_matches_is_an_error(pattern: str) -> None:
     with pytest.raises(ConstraintError, match="nothing can match the regex"):
         automaton_of("regex", pattern)
+
+
+def test_only_utf_8_matches() -> None:
+    anything = automaton_of("regex", r"(?s).*")
+    for code in (0, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x3FFFF, 0x10FFFF):
+        assert anything.matches(chr(code))
+    for bad in (
+        b"\x80", b"\xc0\x80", b"\xc1\xbf", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xed\xbf\xbf",
+        b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xff", b"\xc3",
+        b"\xe2\x82", b"\xc3a", b"\xe2\x82a", b"\xf0\x9f\x98a",
+    ):  # fmt: skip
+        assert not anything.matches(bad)
+    assert not anything.matches("\ud800")
 
 
 def test_huge_counts_cost_nothing() -> None:
