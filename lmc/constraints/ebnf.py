@@ -83,7 +83,7 @@ class _LarkNotation:
 
     def __init__(self, source: str) -> None:
         try:
-            grammar, _ = load_grammar(source, "the grammar", [], False)
+            grammar, _ = load_grammar(source, "the grammar", [], False)  # type: ignore[no-untyped-call]
         except LarkError as error:
             raise ConstraintError(f"the grammar cannot be read: {_plain(error)}") from None
         self._terminals: dict[str, Any] = {}

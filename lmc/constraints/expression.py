@@ -146,9 +146,7 @@ class Except:
     texts: tuple[str, ...]
 
 
-Expression = (
-    Chars | Text | Seq | Alt | Repeat | Both | Not | Look | Atomic | Ref | Rules | Except
-)
+Expression = Chars | Text | Seq | Alt | Repeat | Both | Not | Look | Atomic | Ref | Rules | Except
 
 EPSILON = Seq(())
 NEVER = Alt(())
@@ -290,7 +288,7 @@ def decode(data: dict[str, Any]) -> Expression:
             case "except":
                 chars = made[rest[0]]
                 if not isinstance(chars, Chars):
-                    raise ValueError("an exception is not made of characters")
+                    raise TypeError("an exception is not made of characters")
                 made.append(Except(chars, made[rest[1]], tuple(str(t) for t in rest[2:])))
             case _:
                 raise ValueError(f"unknown kind of expression {kind!r}")

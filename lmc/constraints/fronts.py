@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from lmc.constraints.automaton import Automaton
@@ -16,14 +16,22 @@ if TYPE_CHECKING:
 __all__ = ["automaton_of"]
 
 
-def automaton_of(kind: str, source: object) -> Automaton:
+def automaton_of(kind: str, source: object, **options: object) -> Automaton:
     """See `lmc.constraints.automaton_of`."""
     front = _FRONTS.get(kind)
     if front is None:
         raise ConstraintError(
             f"there is no kind of constraint {kind!r}", hint=f"kinds are {', '.join(_FRONTS)}"
         )
-    return front(source)
+    wrong = options.keys() - _OPTIONS.get(kind, frozenset())
+    if wrong:
+        raise ConstraintError(f"constraints of kind {kind} have no option {min(wrong)}")
+    try:
+        return front(source, **options)
+    except BudgetError as error:
+        raise ConstraintError(
+            f"this constraint is too large: {error.problem}", hint=error.hint
+        ) from None
 
 
 def _regex(source: object) -> Automaton:
@@ -71,21 +79,41 @@ def _choices(source: object) -> Automaton:
     return Automaton(one_of(source))
 
 
-def _later(kind: str) -> Callable[[object], Automaton]:
-    def refuse(source: object) -> Automaton:
-        del source
-        raise ConstraintError(f"constraints of kind {kind} are not available yet")
+def _json_schema(
+    source: object, whitespace: str = "compact", waive: Collection[str] = ()
+) -> Automaton:
+    from lmc.constraints.json_keys import JsonAutomaton
+    from lmc.constraints.json_schema import expression_of_schema
 
-    return refuse
+    expression = expression_of_schema(source, whitespace=whitespace, waive=waive)
+    return JsonAutomaton(expression).checked("this schema")
+
+
+def _ebnf(source: object) -> Automaton:
+    from lmc.constraints.ebnf import parse_grammar
+    from lmc.constraints.left_recursion import HiddenRecursionError
+
+    if not isinstance(source, str):
+        raise ConstraintError(f"a grammar is a text, not {type(source).__name__}")
+    try:
+        return Automaton(parse_grammar(source)).checked("the grammar")
+    except HiddenRecursionError as error:
+        from lmc.constraints.fallback import FallbackGrammar
+
+        try:
+            return FallbackGrammar(source)
+        except ConstraintError as other:
+            raise ConstraintError(f"{error.problem}; {other.problem}", hint=error.hint) from None
 
 
 def _shown(source: str) -> str:
     return repr(source if len(source) <= 60 else source[:57] + "...")
 
 
-_FRONTS: dict[str, Callable[[object], Automaton]] = {
+_FRONTS: dict[str, Callable[..., Automaton]] = {
     "regex": _regex,
     "choices": _choices,
-    "json_schema": _later("json_schema"),
-    "ebnf": _later("ebnf"),
+    "json_schema": _json_schema,
+    "ebnf": _ebnf,
 }
+_OPTIONS = {"json_schema": frozenset({"whitespace", "waive"})}

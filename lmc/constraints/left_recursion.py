@@ -11,12 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lmc.constraints.expression import EPSILON, Alt, Expression, Ref, Repeat, Seq
+from lmc.constraints.expression import EPSILON, Alt, Expression, Ref, Repeat, Seq, Text
 from lmc.errors import ConstraintError
 
-__all__ = ["without_left_recursion"]
+__all__ = ["HiddenRecursionError", "without_left_recursion"]
 
 _MOST_ARMS = 2000
+
+
+class HiddenRecursionError(ConstraintError):
+    """A rule begins with itself behind parts that may be empty."""
+
 
 _Arm = tuple[int | None, Expression]
 """The rule that an alternative begins with, if it begins with one, and what follows."""
@@ -26,8 +31,8 @@ def without_left_recursion(rules: Sequence[Expression]) -> list[Expression]:
     """The same rules, none of which begins with itself.
 
     Raises:
-        ConstraintError: a rule begins with itself behind a part that may be empty, or the rules
-            grow beyond measure.
+        HiddenRecursionError: a rule begins with itself behind a part that may be empty.
+        ConstraintError: the rules grow beyond measure.
     """
     found = list(rules)
     nullable = _nullable(found)
@@ -49,7 +54,7 @@ def without_left_recursion(rules: Sequence[Expression]) -> list[Expression]:
             found[rule] = _either([_whole(arm) for arm in others])
     nullable = _nullable(found)
     if list(_groups([_fronts(rule, nullable) for rule in found])):
-        raise ConstraintError(
+        raise HiddenRecursionError(
             "a rule of the grammar begins with itself behind parts that may be empty",
             hint="write the empty cases as alternatives of their own",
         )
@@ -126,8 +131,10 @@ def _is_nullable(node: Expression, nullable: Sequence[bool]) -> bool:
             return any(_is_nullable(i, nullable) for i in items)
         case Repeat(item, low, _):
             return low == 0 or _is_nullable(item, nullable)
+        case Text(text):
+            return not text
         case _:
-            return node == EPSILON or getattr(node, "text", None) == ""
+            return False
 
 
 def _fronts(node: Expression, nullable: Sequence[bool]) -> set[int]:

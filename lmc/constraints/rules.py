@@ -1,4 +1,4 @@
-"""What is known of rules before they are taken apart: are they empty, do they begin with themselves.
+"""What is known of rules before they are taken apart: are they empty, where do they begin.
 
 Rules are expressions that name each other (`expression.Rules`). Derivatives of a rule are found by
 looking at what it begins with, so that no rule may begin with itself; how a set of rules is brought
@@ -180,7 +180,9 @@ def _fact(part: _Part, facts: Sequence[Fact], seen: dict[_Part, Fact]) -> Fact:
     return found
 
 
-def _fronts(part: _Part, facts: Sequence[Fact], seen: dict[_Part, frozenset[int]]) -> frozenset[int]:
+def _fronts(
+    part: _Part, facts: Sequence[Fact], seen: dict[_Part, frozenset[int]]
+) -> frozenset[int]:
     """The rules with which a text of a part may begin."""
     if part.kind == "fixed":
         return frozenset()

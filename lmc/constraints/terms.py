@@ -392,9 +392,7 @@ class Arena:
         term.marked = marked
         return term
 
-    def rule(
-        self, make: Callable[[], Term], *, plain: bool, least: int, empty_text: bool
-    ) -> Term:
+    def rule(self, make: Callable[[], Term], *, plain: bool, least: int, empty_text: bool) -> Term:
         """A name for what `make` makes when it is first asked for."""
         self._vars += 1
         term = _Rule()

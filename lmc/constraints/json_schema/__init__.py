@@ -1,16 +1,15 @@
 """JSON Schema as a constraint: the texts of all values that are valid.
 
-    document   what is written, and where references lead
-    meaning    what keywords say: formulas to shapes (`formulas`, `shapes`, `arrays`, `objects`)
-    numbers    strings formats    sets of numbers and texts
-    writer     how values are written (`escapes`, `layout`)
+document   what is written, and where references lead
+meaning    what keywords say: formulas to shapes (`formulas`, `shapes`, `arrays`, `objects`)
+numbers    strings formats    sets of numbers and texts
+writer     how values are written (`escapes`, `layout`)
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from lmc.constraints.budget import BudgetError
 from lmc.constraints.expression import NEVER, Expression
 from lmc.constraints.json_schema.document import Document
 from lmc.constraints.json_schema.layout import Layout

@@ -4,7 +4,7 @@ A text is decoded from its spelling in one way only, character by character, so 
 an intersection is the intersection of the spellings, and likewise for complements within all
 spellings. Two ways of writing are known:
 
-    EVERY    any character also as an escape, `\\u0041` or `\\/`; a pair of surrogates is one character
+    EVERY    any character also as an escape, `\\u0041` or `\\/`; two surrogates are one character
     NEEDED   escapes only where JSON needs them, the short one if there is one: one spelling a text
 """
 
@@ -18,6 +18,7 @@ from lmc.constraints.charset import ANY, CharSet
 from lmc.constraints.expression import (
     ALL,
     EPSILON,
+    START,
     Alt,
     Atomic,
     Both,
@@ -28,7 +29,6 @@ from lmc.constraints.expression import (
     Not,
     Repeat,
     Seq,
-    START,
     Text,
     one_of,
 )

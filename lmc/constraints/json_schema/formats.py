@@ -97,7 +97,7 @@ def _duration() -> Expression:
 
 
 def _hostname() -> Expression:
-    # Labels with two dashes in the third place mean other characters, by rules that are not regular.
+    # Labels with two dashes in the third place stand for others, by rules that are not regular.
     label = rf"(?!..--){_LABEL}"
     return Both((_regex(rf"{label}(?:\.{label})*"), _regex(r"[a-zA-Z0-9.-]{1,253}")))
 
@@ -147,10 +147,10 @@ def _uri_template() -> Expression:
 
 _POINTER = r"(?:/(?:[^~/]|~[01])*)*"
 _FORMATS: dict[str, Callable[[], Expression]] = {
-    "byte": lambda: _regex(
-        r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+    "byte": lambda: _regex(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"),
+    "base64url": lambda: _regex(
+        r"(?:[A-Za-z0-9_-]{4})*(?:[A-Za-z0-9_-]{2}(?:==)?|[A-Za-z0-9_-]{3}=?)?"
     ),
-    "base64url": lambda: _regex(r"(?:[A-Za-z0-9_-]{4})*(?:[A-Za-z0-9_-]{2}(?:==)?|[A-Za-z0-9_-]{3}=?)?"),
     "date": lambda: _regex(_DATE),
     "date-time": lambda: Seq((_regex(f"{_DATE}[tT]"), _time())),
     "duration": _duration,

@@ -24,7 +24,7 @@ class Formula:
 
     __slots__ = ("args", "kind", "number")
 
-    def __init__(self, kind: str, args: tuple[object, ...], number: int) -> None:
+    def __init__(self, kind: str, args: tuple[Node | Formula, ...], number: int) -> None:
         self.kind = kind
         self.args = args
         self.number = number
@@ -51,11 +51,11 @@ class Formulas:
     """Makes the formulas of one compilation."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], Formula] = {}
+        self._made: dict[tuple[str | Node | Formula, ...], Formula] = {}
         self.true = self._make("true", ())
         self.false = self._make("false", ())
 
-    def _make(self, kind: str, args: tuple[object, ...]) -> Formula:
+    def _make(self, kind: str, args: tuple[Node | Formula, ...]) -> Formula:
         key = (kind, *args)
         found = self._made.get(key)
         if found is None:

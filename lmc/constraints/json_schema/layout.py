@@ -1,8 +1,8 @@
 """Where blanks stand between the parts of a JSON text.
 
-    compact    nowhere
-    pretty     as `json.dumps(..., indent=2)` writes it, compact from `MOST_INDENTED` levels on
-    flexible   anywhere between two parts, at most `MOST_BLANKS` in a row
+compact    nowhere
+pretty     as `json.dumps(..., indent=2)` writes it, compact from `MOST_INDENTED` levels on
+flexible   anywhere between two parts, at most `MOST_BLANKS` in a row
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What schemas mean: formulas become shapes, one level at a time.
 
 Owns        the shapes of one compilation.
-Promises    every keyword that asserts something is honoured, or refused with its place, or waived by
-            name. What asserts nothing (`title`, `default`, unknown words) is passed over, as the
-            specification says.
+Promises    every keyword that asserts something is honoured, or refused with its place, or waived
+            by name. What asserts nothing (`title`, `default`, unknown words) is passed over, as
+            the specification says.
 Costs       a shape is made once a formula, when someone asks for it.
 """
 
@@ -477,4 +477,3 @@ _IN_PLACE: dict[str, Callable[[Meaning, Node], Shape | None]] = {
         )
     },
 }  # fmt: skip
-

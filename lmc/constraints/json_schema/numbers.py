@@ -102,7 +102,9 @@ class NumberBox:
 
     def _multiples(self) -> Iterator[Fraction]:
         """The numbers of a bounded box with a step."""
-        assert self.step is not None and self.low is not None and self.high is not None
+        assert self.step is not None
+        assert self.low is not None
+        assert self.high is not None
         first, last = ceil(self.low / self.step), floor(self.high / self.step)
         for n in range(first, min(last, first + _MOST_LISTED) + 1):
             if self.holds(n * self.step):
@@ -251,7 +253,7 @@ class _Bound:
         read, sign = state
         if char == ".":
             sign = self._whole(read, sign)
-            return sign if sign else (None, 0)
+            return sign or (None, 0)
         if read == len(self.whole):
             return 1
         wanted = self.whole[read]
@@ -337,8 +339,8 @@ def _magnitudes(box: NumberBox) -> Rows:
         return not any(track.end(state) for track, state in rest)
 
     # The shape of what was read: "", "0", "1" (some digits), "." or how many digits behind it.
-    start = ("", tuple(begin))
-    numbers: dict[tuple[object, tuple[object, ...]], int] = {start: 0}
+    start: tuple[object, tuple[object, ...]] = ("", tuple(begin))
+    numbers = {start: 0}
     order = [start]
     moves: list[dict[int, list[str]]] = []
     for shape, states in order:
@@ -378,7 +380,7 @@ def _magnitudes(box: NumberBox) -> Rows:
 
 def _rows(moves: list[dict[int, list[str]]], accepting: list[bool]) -> Rows:
     """An automaton as rules: dead ends left out, equal states made one."""
-    alive = set(i for i, yes in enumerate(accepting) if yes)
+    alive = {i for i, yes in enumerate(accepting) if yes}
     sources: dict[int, list[int]] = {}
     for i, found in enumerate(moves):
         for target in found:

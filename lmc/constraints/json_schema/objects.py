@@ -54,8 +54,8 @@ def object_rows(node: Node, meaning: Meaning) -> list[ObjectRow]:
             formula = formulas.both(*found) if found else other
             names[name] = Member(formula, required=True, ordered=False)
     if node.draft == 3:
-        for name in properties:
-            if isinstance(properties[name], dict) and properties[name].get("required") is True:
+        for name, said in properties.items():
+            if isinstance(said, dict) and said.get("required") is True:
                 names[name] = replace(names[name], required=True)
     rest = _classes(node, boxes, other, meaning)
     if "propertyNames" in value and node.draft > 4:
@@ -112,9 +112,7 @@ def _classes(
                 node, "patternProperties", "the patterns overlap in too many ways",
                 hint="use fewer patterns, or such that exclude each other",
             )  # fmt: skip
-    classes = [
-        KeyClass(keys, formulas.both(*found) if found else other) for keys, found in groups
-    ]
+    classes = [KeyClass(keys, formulas.both(*found) if found else other) for keys, found in groups]
     return [group for group in classes if group.formula is not formulas.false]
 
 

@@ -1,4 +1,4 @@
-"""Sets of JSON values, one level deep: for each type what is allowed, with formulas for what is inside.
+"""Sets of JSON values, one level deep: what is allowed of each type, and formulas for the inside.
 
 A shape is a union of rows for each type. Rows are conjunctions, closed under intersection; the
 complement of a row is a few rows. So all of JSON Schema's logic (`allOf`, `oneOf`, `not`, `if`, ..)

@@ -231,7 +231,8 @@ def searched(expression: Expression) -> Expression:
     if isinstance(expression, Alt):
         return Alt(tuple(searched(item) for item in expression.items))
     items = list(_flat(expression))
-    begin, end = ALL, ALL
+    begin: Expression = ALL
+    end: Expression = ALL
     while items and items[0] == START:
         items.pop(0)
         begin = EPSILON

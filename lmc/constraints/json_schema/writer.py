@@ -27,13 +27,21 @@ from lmc.constraints.expression import (
     walk,
 )
 from lmc.constraints.json_schema.arrays import counting
-from lmc.constraints.json_schema.escapes import EVERY, NEEDED, Ways, escaped, quoted, quoted_others, quoted_texts
+from lmc.constraints.json_schema.escapes import (
+    EVERY,
+    NEEDED,
+    Ways,
+    escaped,
+    quoted,
+    quoted_others,
+    quoted_texts,
+)
 from lmc.constraints.json_schema.formulas import Formula
 from lmc.constraints.json_schema.layout import Layout
 from lmc.constraints.json_schema.meaning import Meaning
 from lmc.constraints.json_schema.numbers import NumberBox, spelled
 from lmc.constraints.json_schema.objects import Key, Members, members
-from lmc.constraints.json_schema.shapes import ArrayRow, Member, ObjectRow, Shape, item_of
+from lmc.constraints.json_schema.shapes import ArrayRow, Member, ObjectRow, Shape
 from lmc.constraints.json_schema.strings import TextBox
 from lmc.constraints.machine import Machine
 
@@ -158,7 +166,9 @@ class Writer:
         if high is not None and row.low > high:
             return NEVER
         more = None if high is None else high - len(items)
-        after = self._others(rest, comma, max(row.low - len(items), 0), more, first=not items)
+        after: Expression = self._others(
+            rest, comma, max(row.low - len(items), 0), more, first=not items
+        )
         for i in range(len(items) - 1, -1, -1):
             step = items[i] if i == 0 else Seq((comma, items[i]))
             after = Seq((step, after))
@@ -220,9 +230,7 @@ class Writer:
             empty, inside = found.accepts(found.start), self._counted_object(found, depth)
         arms = [layout.empty("{}")] if empty else []
         if inside not in (EPSILON, NEVER):
-            arms.append(
-                _sequence(layout.opening("{", depth), inside, layout.closing("}", depth))
-            )
+            arms.append(_sequence(layout.opening("{", depth), inside, layout.closing("}", depth)))
         return _either(arms)
 
     def _member(

@@ -1,0 +1,264 @@
+"""JSON texts in which no object has a key twice.
+
+That all keys of an object differ is not regular: an automaton would have to remember them. So a
+JSON constraint whose objects are open is matched by an automaton *and* a record of the keys so far.
+Each text of an open object's key has one spelling there, so that keys are compared as bytes.
+
+Owns        the record of one matcher; nothing is shared but what is known of the vocabulary.
+Promises    as `TokenMatcher`: a token is allowed exactly if the constraint can be completed after.
+Costs       nothing where no key can be repeated; else a look at the tokens that spell a part of a
+            used key.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lmc.constraints.automaton import Automaton
+from lmc.constraints.machine import DEAD, Machine
+from lmc.constraints.matcher import TokenMatcher
+from lmc.constraints.tables import MaskArray
+from lmc.constraints.vocabulary import Vocabulary
+
+__all__ = ["JsonAutomaton", "JsonMatcher", "Keys"]
+
+_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+
+
+class JsonAutomaton(Automaton):
+    """JSON texts, of which those are meant that have no key twice in one object.
+
+    As a set of texts it holds the others too; a `JsonMatcher` keeps to the meaning.
+    """
+
+    def to_json(self) -> dict[str, Any]:
+        return {**super().to_json(), "kind": "json"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """An array or object that is open; `keys` is None for an array."""
+
+    keys: frozenset[bytes] | None
+    outer: _Level | None
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Where a JSON text stands, as far as keys matter.
+
+    Attributes:
+        level: the innermost open array or object.
+        key: what was read of a key; None outside of keys.
+        quoted: inside a text.
+        escape: the next byte belongs to an escape.
+        due: the next text in an object is a key.
+        repeated: a key came twice.
+    """
+
+    level: _Level | None = None
+    key: bytes | None = None
+    quoted: bool = False
+    escape: bool = False
+    due: bool = False
+    repeated: bool = False
+
+    @property
+    def used(self) -> frozenset[bytes]:
+        """The keys of the innermost open object so far."""
+        return (self.level.keys if self.level else None) or frozenset()
+
+    def read(self, text: bytes) -> Keys:
+        """Where it stands after more text."""
+        state = self
+        level, key = state.level, state.key
+        quoted, escape, due = state.quoted, state.escape, state.due
+        repeated = state.repeated
+        for byte in text:
+            if quoted:
+                if escape:
+                    escape = False
+                elif byte == _BACKSLASH:
+                    escape = True
+                elif byte == _QUOTE:
+                    quoted = False
+                    if key is not None:
+                        keys = (level.keys if level else None) or frozenset()
+                        repeated = repeated or key in keys
+                        level = _Level(keys | {key}, level.outer if level else None)
+                        key = None
+                    continue
+                if key is not None:
+                    key += bytes((byte,))
+            elif byte == _QUOTE:
+                quoted = True
+                if due:
+                    key, due = b"", False
+            elif byte == 0x7B:  # {
+                level, due = _Level(frozenset(), level), True
+            elif byte == 0x5B:  # [
+                level, due = _Level(None, level), False
+            elif byte in (0x7D, 0x5D):
+                level, due = (level.outer if level else None), False
+            elif byte == 0x2C:  # ,
+                due = level is not None and level.keys is not None
+        return Keys(level, key, quoted, escape, due, repeated)
+
+
+class _Quotes:
+    """Which tokens hold a whole key, or begin one; found out once a vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.whole: dict[bytes, list[int]] = {}
+        self.begun: dict[bytes, list[int]] = {}
+        for token, text in enumerate(vocabulary.token_bytes):
+            if text is None or b'"' not in text:
+                continue
+            _, *parts = text.split(b'"')
+            for part in parts[:-1]:
+                self.whole.setdefault(part, []).append(token)
+            if parts[-1]:
+                self.begun.setdefault(parts[-1], []).append(token)
+
+    def suspects(self, used: frozenset[bytes]) -> set[int]:
+        """The tokens that hold one of these keys, or begin with it behind a quotation mark."""
+        found: set[int] = set()
+        for key in used:
+            found.update(self.whole.get(key, ()))
+            for size in range(1, len(key) + 1):
+                found.update(self.begun.get(key[:size], ()))
+        return found
+
+
+_known: weakref.WeakKeyDictionary[Vocabulary, _Quotes] = weakref.WeakKeyDictionary()
+
+
+def _quotes(vocabulary: Vocabulary) -> _Quotes:
+    found = _known.get(vocabulary)
+    if found is None:
+        found = _known[vocabulary] = _Quotes(vocabulary)
+    return found
+
+
+class JsonMatcher(TokenMatcher):
+    """A `TokenMatcher` that allows no key twice."""
+
+    __slots__ = ("_keys", "_quotes")
+
+    def __init__(self, automaton: Automaton, vocabulary: Vocabulary) -> None:
+        super().__init__(automaton, vocabulary)
+        self._keys = Keys()
+        self._quotes = _quotes(vocabulary)
+
+    def mask(self) -> MaskArray:
+        return self._without_repeats(super().mask())
+
+    def mask_within(self, tokens: int) -> MaskArray:
+        return self._without_repeats(super().mask_within(tokens))
+
+    def advance(self, token: int) -> None:
+        if self._ended or not self._fits(token):
+            raise ValueError(f"token {token} is not allowed here")
+        super().advance(token)
+        self._keys = self._keys.read(self.vocabulary.token_bytes[token] or b"")
+
+    def forced(self) -> list[int]:
+        found = super().forced()
+        if not self._keys.used:
+            return found
+        ahead = self.fork()
+        for count, token in enumerate(found):
+            try:
+                ahead.advance(token)
+            except ValueError:
+                return found[:count]
+        return found
+
+    def reset(self) -> None:
+        super().reset()
+        self._keys = Keys()
+
+    def fork(self) -> JsonMatcher:
+        twin = object.__new__(JsonMatcher)
+        twin.automaton, twin._table = self.automaton, self._table
+        twin._start, twin._place, twin._path = self._start, self._place, self._path
+        twin._ended = self._ended
+        twin._keys, twin._quotes = self._keys, self._quotes
+        return twin
+
+    def _without_repeats(self, row: MaskArray) -> MaskArray:
+        if self._ended or not self._keys.used:
+            return row
+        bad = [t for t in self._suspects() if row[t] and not self._fits(t)]
+        if not bad:
+            return row
+        row = row.copy()
+        row[bad] = False
+        return self.vocabulary.shared_row(row)
+
+    def _suspects(self) -> set[int]:
+        """The tokens that may repeat a key, or lead to where only that is left."""
+        used, key = self._keys.used, self._keys.key
+        found = self._quotes.suspects(used)
+        if key is not None:
+            for other in used:
+                if other.startswith(key):
+                    found.update(_along(self.vocabulary, other[len(key) :] + b'"'))
+        return found
+
+    def _fits(self, token: int) -> bool:
+        """Whether a token that the automaton allows repeats no key, now or later."""
+        text = self.vocabulary.token_bytes[token]
+        if not text or not self._keys.used:
+            return True
+        after = self._keys.read(text)
+        if after.repeated:
+            return False
+        key = after.key
+        if key is None:
+            return True
+        left = frozenset(k[len(key) :] + b'"' for k in after.used if k.startswith(key))
+        if not left:
+            return True
+        machine = self._table.machine
+        place = machine.run(self._place, text)
+        return place == DEAD or _leads_elsewhere(machine, place, left)
+
+
+def _along(vocabulary: Vocabulary, text: bytes) -> Iterator[int]:
+    """The tokens that are a beginning of `text`, or begin with it."""
+    trie = vocabulary.trie
+    at, stop = 0, len(trie)
+    for depth, byte in enumerate(text):
+        while at < stop and trie.byte[at] != byte:
+            at = int(trie.skip[at])
+        if at >= stop:
+            return
+        end = int(trie.skip[at])
+        last = at + 1 if depth < len(text) - 1 else end
+        yield from trie.tokens[trie.tokens_at[at] : trie.tokens_at[last]].tolist()
+        at, stop = at + 1, end
+
+
+def _leads_elsewhere(machine: Machine, place: int, texts: frozenset[bytes]) -> bool:
+    """Whether anything but one of `texts` can follow."""
+    stack = [(place, texts)]
+    while stack:
+        at, left = stack.pop()
+        following: dict[int, set[bytes]] = {}
+        for text in left:
+            if text:
+                following.setdefault(text[0], set()).add(text[1:])
+        for byte in range(256):
+            after = machine.step(at, byte)
+            if after == DEAD:
+                continue
+            rest = following.get(byte)
+            if rest is None:
+                return True
+            if b"" not in rest:
+                stack.append((after, frozenset(rest)))
+    return False
