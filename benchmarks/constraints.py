@@ -1,6 +1,11 @@
 """How much of the public constraint set is right, and how fast: one JSON line a question.
 
     python benchmarks/constraints.py --data ../shared/data/constraints --tokenizer tokenizer.json
+        [--sets regexes schemas suite grammars] [--only PART_OF_ID]
+
+Walks of schemas are checked with `jsonschema`, walks of grammars with Lark's Earley parser. A valid
+value whose keys stand in another order than the schema's is tried in that order too; it counts as
+right then, and is listed under `order`.
 
 Questions: of the constraints in the set, how many are accepted, and how many are *right* (every
 valid text's canonical tokens and the end are allowed, every invalid text is refused, every random
@@ -146,6 +151,8 @@ class Bench:
                 if not any(self.takes(matcher, text) for text in spellings):
                     wrong.append(("over", spellings[0]))
                 else:
+                    if not self.takes(matcher, spellings[0]):
+                        self.failures.append((name, "order", spellings[0][:100]))
                     taken = next(text for text in spellings if self.takes(matcher, text))
                     self.count_forced(matcher, taken)
             wrong += [
@@ -198,6 +205,103 @@ def regexes(bench: Bench, path: Path, only: str | None) -> None:
     report(bench, "regexes", counts)
 
 
+def compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def orders(schema: object) -> list[dict[str, int]]:
+    """Every `properties` in a schema: the places of its names."""
+    found = []
+    stack = [schema]
+    while stack:
+        at = stack.pop()
+        if isinstance(at, dict):
+            named = at.get("properties")
+            if isinstance(named, dict):
+                found.append({name: i for i, name in enumerate(named)})
+            stack.extend(at.values())
+        elif isinstance(at, list):
+            stack.extend(at)
+    return found
+
+
+def in_order(value: object, known: list[dict[str, int]]) -> object:
+    """A value with the keys of each object as the `properties` that fit best have them."""
+    if isinstance(value, list):
+        return [in_order(item, known) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ranks: dict[str, tuple[int, int]] = {}
+    for n, order in enumerate(sorted(known, key=lambda o: -len(o.keys() & value.keys()))):
+        for name in value:
+            if name in order:
+                ranks.setdefault(name, (n, order[name]))
+    names = sorted(value, key=lambda name: ranks.get(name, (len(known), 0)))
+    return {name: in_order(value[name], known) for name in names}
+
+
+def schemas(bench: Bench, path: Path, only: str | None) -> None:
+    import jsonschema
+
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in lines(path):
+        if only and only not in row["id"]:
+            continue
+        schema = row["schema"]
+        kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+        checker = kind(schema, format_checker=kind.FORMAT_CHECKER)
+
+        def matches(text: str, checker: Any = checker) -> bool:  # noqa: ANN401
+            return bool(checker.is_valid(json.loads(text)))
+
+        known = orders(schema)
+        valid = [
+            list(dict.fromkeys((compact(v), compact(in_order(v, known))))) for v in row["valid"]
+        ]
+        invalid = [compact(v) for v in [*row["invalid"], *(row.get("invalid_format") or [])]]
+        before = bench.tokens, bench.forced
+        accepted, right = bench.check(
+            row["id"],
+            lambda s=schema: constraints.compile("json_schema", s, bench.vocabulary),  # type: ignore[misc]
+            valid,
+            [[text] for text in invalid],
+            matches,
+        )
+        counts[row["group"]].update(of=1, accepted=accepted, right=right)
+        counts[row["group"]].update(
+            tokens=bench.tokens - before[0], forced=bench.forced - before[1]
+        )
+    report(bench, path.stem, counts)
+
+
+def grammars(bench: Bench, path: Path, only: str | None) -> None:
+    import lark
+
+    for notation in ("lark", "ebnf"):
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for row in lines(path):
+            if only and only not in row["id"]:
+                continue
+            oracle = lark.Lark(row["lark"], parser="earley", lexer="dynamic_complete")
+
+            def matches(text: str, oracle: Any = oracle) -> bool:  # noqa: ANN401
+                try:
+                    oracle.parse(text)
+                except lark.exceptions.LarkError:
+                    return False
+                return True
+
+            accepted, right = bench.check(
+                f"{row['id']}/{notation}",
+                lambda g=row[notation]: constraints.compile("ebnf", g, bench.vocabulary),  # type: ignore[misc]
+                [[text] for text in row["valid"]],
+                [[text] for text in row["invalid"]],
+                matches,
+            )
+            counts[notation].update(of=1, accepted=accepted, right=right)
+        report(bench, "grammars", counts)
+
+
 def report(bench: Bench, what: str, counts: dict[str, Counter[str]]) -> None:
     total: Counter[str] = sum(counts.values(), Counter())
     for group, found in counts.items():
@@ -226,6 +330,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data/constraints"))
     parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
+    parser.add_argument("--sets", nargs="*", default=["regexes", "schemas", "suite", "grammars"])
     parser.add_argument("--only", help="a part of the ids to run")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -239,7 +344,9 @@ def main() -> None:
     assert len(vocabulary.trie) > 0
     wait_for_kernels()
     constraints.compile("regex", "warm.up", vocabulary).mask()
-    regexes(Bench(vocabulary, args.seed), args.data / "regexes.jsonl", args.only)
+    runs = {"regexes": regexes, "schemas": schemas, "suite": schemas, "grammars": grammars}
+    for name in args.sets:
+        runs[name](Bench(vocabulary, args.seed), args.data / f"{name}.jsonl", args.only)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class Formulas:
             return unit
         if len(members) == 1:
             return members.pop()
-        return self._make(kind, tuple(sorted(members, key=lambda f: f.number)))
+        return self._make(kind, tuple(sorted(members, key=_number)))
 
     def neg(self, formula: Formula) -> Formula:
         """What is not in it."""
@@ -102,3 +102,7 @@ class Formulas:
         if formula is self.false:
             return self.true
         return self._make("not", (formula,))
+
+
+def _number(formula: Formula) -> int:
+    return formula.number

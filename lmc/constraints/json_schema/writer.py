@@ -158,7 +158,7 @@ class Writer:
                 high = len(items)
                 break
             items.append(item)
-        rest = NEVER
+        rest: Expression = NEVER
         if high is None or high > len(items):
             rest = self.value(row.rest, depth + 1)
             if rest == NEVER:
