@@ -9,7 +9,8 @@ Costs       a mask that is kept is a dictionary look-up; a new one is a walk of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,8 @@ __all__ = ["MaskArray", "TokenTable"]
 
 MaskArray = npt.NDArray[np.bool_]
 
+_MOST_ROWS = 2048  # different rows that one table keeps; at 49,000 tokens a row is 49 KB
+_MOST_STEPS = 200_000
 _RECENT = 3  # tokens before a place that decide how what follows is cut
 _ORDINARY = 16  # bytes; hardly one token of a hundred is longer
 
@@ -35,16 +38,19 @@ class TokenTable:
     """See the module's text. Made by `Vocabulary.table`."""
 
     def __init__(self, machine: Machine, vocabulary: Vocabulary) -> None:
-        # The vocabulary holds its tables weakly by machine, and the table is held by matchers.
-        self.machine = machine
+        # Not to keep the machine alive: it is what keeps the table alive, see `Vocabulary.table`.
+        # Who calls holds the machine.
+        self.machine: Machine = weakref.proxy(machine)
         self.vocabulary = vocabulary
         self._masks: dict[int, MaskArray] = {}
         self._short: dict[int, MaskArray] = {}
+        self._held: dict[int, MaskArray] = {}
         self._steps: dict[tuple[int, int], int] = {}
         self._forced: dict[int, Forced] = {}
         self._forced_after: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
-        self.speller = None if spells_all(machine, vocabulary) else Speller(machine, vocabulary)
-        self.closer = Closer(machine, vocabulary)
+        whole = spells_all(machine, vocabulary)
+        self.speller = None if whole else Speller(self.machine, vocabulary)
+        self.closer = Closer(self.machine, vocabulary)
         self.nothing = vocabulary.shared_row(np.zeros(len(vocabulary), dtype=np.bool_))
 
     def mask(self, place: int) -> MaskArray:
@@ -56,6 +62,11 @@ class TokenTable:
                 row = row.copy()
                 row[list(self.vocabulary.eos)] = True
                 row = self.vocabulary.shared_row(row)
+            self._held[id(row)] = row
+            if len(self._held) > _MOST_ROWS:
+                self._held.clear()
+                self._masks.clear()
+                self._short.clear()
             self._masks[place] = row
         return row
 
@@ -87,6 +98,7 @@ class TokenTable:
             after = self.machine.run(place, text) if text else DEAD
             if after != DEAD and self.speller is not None and not self.speller.is_good(after):
                 after = DEAD
+            _make_room(self._steps)
             self._steps[place, token] = after
         return after
 
@@ -100,5 +112,12 @@ class TokenTable:
         key = (place, last(path, _RECENT))
         after = self._forced_after.get(key)
         if after is None:
+            _make_room(self._forced_after)
             after = self._forced_after[key] = settled(self.vocabulary, found, path)
         return after
+
+
+def _make_room(kept: dict[Any, Any]) -> None:
+    """Forget all, if it has become too much: what is needed again is soon there again."""
+    if len(kept) >= _MOST_STEPS:
+        kept.clear()

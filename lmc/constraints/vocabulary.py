@@ -89,7 +89,9 @@ class Vocabulary:
         self.encode = encode
         self._lock = threading.Lock()
         self._tables: weakref.WeakKeyDictionary[Machine, TokenTable] = weakref.WeakKeyDictionary()
-        self._rows: dict[bytes, npt.NDArray[np.bool_]] = {}
+        self._rows: weakref.WeakValueDictionary[bytes, npt.NDArray[np.bool_]] = (
+            weakref.WeakValueDictionary()
+        )
 
     def __len__(self) -> int:
         return len(self.token_bytes)
@@ -110,7 +112,10 @@ class Vocabulary:
         return frozenset().union(*(b for b in self.token_bytes if b))
 
     def table(self, machine: Machine) -> TokenTable:
-        """The token table of an automaton over this vocabulary, shared by all who ask."""
+        """The token table of an automaton over this vocabulary, shared by all who ask.
+
+        It lives as long as the machine does, or as long as someone holds it.
+        """
         from lmc.constraints.tables import TokenTable
 
         with self._lock:

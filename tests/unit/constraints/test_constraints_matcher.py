@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -226,6 +228,33 @@ def test_masks_beside_the_bounds_of_large_counters() -> None:
         assert place >= 0
         expected = [machine.run(place, t) >= 0 for t in tokens]
         assert vocabulary.table(machine).mask(place)[:-1].tolist() == expected, text
+
+
+def test_tables_live_as_long_as_their_automaton(gpt2: Vocabulary) -> None:
+    automaton = automaton_of("regex", "never seen before [0-9]+")
+    table = weakref.ref(gpt2.table(automaton.machine))
+    row = weakref.ref(TokenMatcher(automaton, gpt2).mask())
+    gc.collect()
+    assert table() is gpt2.table(automaton.machine)
+    assert row() is TokenMatcher(automaton, gpt2).mask()
+    del automaton
+    gc.collect()
+    assert table() is None
+    assert row() is None
+
+
+def test_a_table_keeps_only_so_many_rows(gpt2: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmc.constraints.tables._MOST_ROWS", 3)
+    monkeypatch.setattr("lmc.constraints.tables._MOST_STEPS", 3)
+    matcher = compile("regex", "abcdefgh(?:ij)?[0-9]{4}", gpt2)
+    for char in "abcdefgh1234":
+        token = gpt2.encode(char)[0]
+        assert matcher.mask()[token]
+        matcher.forced()
+        matcher.advance(token)
+    assert matcher.is_finished()
+    assert len(matcher._table._held) <= 3
+    assert len(matcher._table._steps) <= 3
 
 
 # -- forced tokens -------------------------------------------------------------------------------
