@@ -10,6 +10,7 @@ from lmc.errors import UsageError
 __all__ = ["SELECT_METHODS", "GenParams"]
 
 SELECT_METHODS = ("token_length_normalized",)
+_CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,9 @@ class GenParams:
         ignore_eos: the model's end tokens are never chosen.
         seed: overrides the seed of the run for this gen.
         regex: the whole text must match, in the sense of `re.fullmatch`.
+        json_schema: the text is JSON that this schema, itself JSON text, accepts.
+        ebnf: the text follows this grammar, in Lark's notation.
+        choices: the text is one of these.
         jump_forward: take tokens that the constraint forces without asking the model.
 
     Raises:
@@ -39,6 +43,9 @@ class GenParams:
     ignore_eos: bool = False
     seed: int | None = None
     regex: str | None = None
+    json_schema: str | None = None
+    ebnf: str | None = None
+    choices: tuple[str, ...] | None = None
     jump_forward: bool = True
 
     def __post_init__(self) -> None:
@@ -54,10 +61,15 @@ class GenParams:
         for name in ("ignore_eos", "jump_forward"):
             if not isinstance(getattr(self, name), bool):
                 refuse(f"{name} is {getattr(self, name)!r}", f"give {name}=True or False")
-        if self.regex is not None and not isinstance(self.regex, str):
-            refuse(
-                f"regex is {self.regex!r}, must be a text", 'give regex= a pattern, as r"[0-9]+"'
-            )
+        for name in ("regex", "json_schema", "ebnf"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                refuse(f"{name} is {value!r}, must be a text", f"give {name}= a text")
+        if self.choices is not None and not self.choices:
+            refuse("choices is empty", "give at least one text")
+        given = [n for n in _CONSTRAINTS if getattr(self, n) is not None]
+        if len(given) > 1:
+            refuse(f"{given[0]} and {given[1]} exclude each other", "give one of them")
         for name in ("temperature", "top_p"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -81,9 +93,13 @@ class GenParams:
         return self.temperature == 0 or self.top_k == 1
 
     @property
-    def constraint(self) -> tuple[str, str] | None:
+    def constraint(self) -> tuple[str, str | tuple[str, ...]] | None:
         """The kind and source of the constraint, if there is one."""
-        return None if self.regex is None else ("regex", self.regex)
+        for kind in _CONSTRAINTS:
+            source: str | tuple[str, ...] | None = getattr(self, kind)
+            if source is not None:
+                return kind, source
+        return None
 
     def non_default(self) -> dict[str, object]:
         """The fields that differ from their defaults, in declared order."""

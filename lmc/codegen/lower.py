@@ -59,7 +59,7 @@ class _Lowering:
     calls: int = 0
     automata: list[dict[str, Any]] = field(default_factory=list)
     _of: dict[Value, p.Reg] = field(default_factory=dict)
-    _constraints: dict[tuple[str, str], int] = field(default_factory=dict)
+    _constraints: dict[tuple[str, str | tuple[str, ...]], int] = field(default_factory=dict)
 
     def define(self, value: Value) -> p.Reg:
         self._of[value] = reg = p.Reg(self.registers)
@@ -90,7 +90,7 @@ class _Lowering:
         instr: p.Instr = rule(self, node.op, node.results, node.at)
         return instr
 
-    def constraint(self, kind: str, source: str, at: Location | None) -> int:
+    def constraint(self, kind: str, source: str | tuple[str, ...], at: Location | None) -> int:
         key = (kind, source)
         if key not in self._constraints:
             try:

@@ -6,6 +6,7 @@ It says what happens to a `Recorder`; the tracer and the eager runner are the tw
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -114,6 +115,9 @@ def gen(
     ignore_eos: bool = False,
     seed: int | None = None,
     regex: str | None = None,
+    json_schema: dict[str, Any] | str | type | None = None,
+    ebnf: str | None = None,
+    choices: Sequence[str] | None = None,
     jump_forward: bool = True,
 ) -> GenExpr:
     """A generation, to be appended to a state; its text becomes the variable `name`.
@@ -128,6 +132,10 @@ def gen(
         ignore_eos: never end at the model's own end tokens.
         seed: for this draw, instead of the seed of the run.
         regex: the text matches it as a whole (`re.fullmatch`).
+        json_schema: the text is JSON that fits this schema: a dictionary, JSON text, or a pydantic
+            model class, of which only the declared fields are written.
+        ebnf: the text follows this grammar, in Lark's notation.
+        choices: the text is one of these, the model's own words; `select` weighs them as a whole.
         jump_forward: take tokens that the constraint forces without asking the model; the text is
             the same either way.
 
@@ -139,8 +147,8 @@ def gen(
     for parameter, value in given.items():
         _known(value, f"the parameter {parameter} of a gen")
     stop = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    for one in stop:
-        _known(one, "a stop string of a gen")
+    for one in (*stop, *(choices or ())):
+        _known(one, "a stop string or choice of a gen")
     try:
         params = GenParams(
             max_tokens=max_tokens,
@@ -151,6 +159,9 @@ def gen(
             ignore_eos=ignore_eos,
             seed=seed,
             regex=regex,
+            json_schema=_schema_text(json_schema),
+            ebnf=ebnf,
+            choices=None if choices is None else tuple(choices),
             jump_forward=jump_forward,
         )
     except LmcError as error:
@@ -207,6 +218,39 @@ def user(content: object) -> RoleExpr:
 def assistant(content: object) -> RoleExpr:
     """An assistant message, to be appended to a state."""
     return RoleExpr("assistant", content, here())
+
+
+def _schema_text(schema: object) -> str | None:
+    """A JSON schema as JSON text; the order of its properties is kept.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if schema is None or type(schema) is str:
+        return schema
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+        schema = _closed(schema.model_json_schema())
+    try:
+        if isinstance(schema, (dict, bool)):
+            return json.dumps(schema)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the json_schema cannot be written as JSON: {error}") from error
+    raise UsageError(
+        f"json_schema is {_shown(schema)}",
+        hint="give a dictionary, JSON text, or a pydantic model class",
+    )
+
+
+def _closed(schema: Any) -> Any:
+    """A schema of a class: its objects have the fields that were declared, and no others."""
+    if isinstance(schema, list):
+        return [_closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: _closed(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 def _name(name: object, at: Location | None) -> str | None:
@@ -294,7 +338,7 @@ class State:
 
     def _append_row(self, row: Concat, at: Location | None) -> None:
         for item in row.items[:-1]:
-            if isinstance(item, GenExpr) and item.params.regex is not None:
+            if isinstance(item, GenExpr) and item.params.constraint is not None:
                 raise UsageError(
                     "a constrained gen() inside `+` would be joined with what follows",
                     item.at or at,

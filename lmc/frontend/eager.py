@@ -57,7 +57,7 @@ class Known(Protocol):
 
 
 @functools.lru_cache(maxsize=1024)
-def constraint_automaton(kind: str, source: str) -> Automaton:
+def constraint_automaton(kind: str, source: str | tuple[str, ...]) -> Automaton:
     """The automaton of a constraint, made once."""
     return automaton_of(kind, source)
 

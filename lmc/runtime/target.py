@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lmc.constraints.automaton import Automaton
+from lmc.constraints.loading import load, matcher_of
 from lmc.constraints.matcher import TokenMatcher
 from lmc.constraints.vocabulary import Vocabulary
 from lmc.plan import Plan
@@ -77,7 +78,7 @@ class Target:
                 for data in plan.constraints:
                     key = json.dumps(data, sort_keys=True)
                     if key not in self._automata:
-                        self._automata[key] = Automaton.from_json(data)
+                        self._automata[key] = load(data)
                     made.append(self._automata[key])
                 known = self._plans[id(plan)] = (plan, made)
             return list(known[1])
@@ -90,6 +91,6 @@ class Target:
         """
         known = self._matchers.get(id(automaton))
         if known is None:
-            known = (automaton, TokenMatcher(automaton, self.vocabulary))
+            known = (automaton, matcher_of(automaton, self.vocabulary))
             self._matchers[id(automaton)] = known
         return known[1].fork()

@@ -1,0 +1,136 @@
+"""Constraints in programs: every kind, compiled and eager, from plans and artifacts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+
+import lmc
+from lmc.codegen.artifact import Artifact, write_artifact
+from lmc.errors import ConstraintError, UsageError
+from lmc.frontend.dsl import State
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[A-Z][a-z]{1,6}$"},
+        "tags": {"type": "array", "items": {"enum": ["x", "y"]}, "maxItems": 2},
+        "age": {"type": "integer", "minimum": 0, "maximum": 130},
+    },
+    "required": ["name", "tags", "age"],
+    "additionalProperties": False,
+}
+TREE = {
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {
+                "n": {"type": "integer", "minimum": 0, "maximum": 9},
+                "next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/node"}]},
+            },
+            "required": ["n", "next"],
+            "additionalProperties": False,
+        }
+    },
+    "$ref": "#/$defs/node",
+}
+
+
+class Person(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=4)
+    alive: bool
+
+
+@lmc.jit
+def record(s: State, note: str) -> None:
+    s += f"{note}: "
+    s += lmc.gen("record", max_tokens=80, json_schema=SCHEMA)
+    s += lmc.gen("person", max_tokens=60, json_schema=Person)
+    s += lmc.gen("sum", max_tokens=30, ebnf='start: NUM "+" NUM\nNUM: /[0-9]{1,2}/')
+    s += lmc.gen("mood", max_tokens=8, choices=["glad", "sad", "gladly"])
+
+
+def test_every_kind_holds_in_both_ways_of_running(fake: lmc.Engine) -> None:
+    for note in ("a", "b"):
+        out = record.run(note=note)
+        assert out.error is None, out.error
+        assert out.variables == record.run(note=note, eager=True).variables
+        found = json.loads(out["record"])
+        assert list(found) == ["name", "tags", "age"]
+        assert 0 <= found["age"] <= 130
+        Person.model_validate_json(out["person"])
+        assert all(part.isdigit() for part in out["sum"].split("+"))
+        assert out["mood"] in ("glad", "sad", "gladly")
+
+
+def test_jumping_forward_saves_steps(fake: lmc.Engine) -> None:
+    out = record.run(note="a")
+    meta: Any = out.meta("record")
+    assert meta.forced_tokens > 0
+
+
+def test_recursion_in_a_schema(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def chain(s: State) -> None:
+        s += "x"
+        s += lmc.gen("chain", max_tokens=200, json_schema=TREE)
+
+    out = chain.run()
+    assert out.variables == chain.run(eager=True).variables
+    if out.meta("chain").finish_reason != "length":  # type: ignore[union-attr]
+        node = json.loads(out["chain"])
+        while node is not None:
+            assert 0 <= node["n"] <= 9
+            node = node["next"]
+
+
+def test_the_graph_keeps_them(fake: lmc.Engine) -> None:
+    from lmc import ir
+
+    text = str(record.trace())
+    assert 'choices = ["glad", "sad", "gladly"]' in text
+    assert str(ir.parse(text)) == text
+
+
+def test_artifacts_carry_them(tmp_path: Path, fake: lmc.Engine) -> None:
+    made = record.compile()
+    write_artifact(tmp_path / "x.lmc", Artifact(made.plan, str(made.program)))
+    out = lmc.load(tmp_path / "x.lmc").run(note="a")
+    assert out.variables == record.run(note="a").variables
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "match"),
+    [
+        ({"regex": "a", "choices": ["b"]}, UsageError, "regex and choices exclude each other"),
+        ({"choices": []}, UsageError, "choices is empty"),
+        ({"json_schema": 3}, UsageError, "json_schema is 3"),
+        ({"json_schema": "{"}, ConstraintError, "."),
+        ({"json_schema": {"type": "nothing"}}, ConstraintError, "type"),
+        (
+            {"json_schema": {"type": "string", "nonsense": 1, "format": "odd"}},
+            ConstraintError,
+            "format",
+        ),
+        ({"ebnf": "start: ("}, ConstraintError, "."),
+        ({"regex": "("}, ConstraintError, "."),
+        ({"regex": "a(?=b)c"}, ConstraintError, "."),
+    ],
+)
+def test_wrong_ones_are_refused_with_the_line(
+    options: dict[str, Any], kind: type[Exception], match: str, fake: lmc.Engine
+) -> None:
+    @lmc.jit
+    def p(s: State) -> None:
+        s += lmc.gen("a", **options)
+
+    with pytest.raises(kind, match=match) as caught:
+        p.run()
+    assert "test_constrained.py" in str(caught.value)
+    eager = p.run(eager=True)
+    assert eager.error is not None
+    assert str(eager.error).splitlines()[0] == str(caught.value).splitlines()[0]
