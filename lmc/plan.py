@@ -2,7 +2,8 @@
 
 A plan is instructions over numbered registers. A register is set once in a row's life; an
 instruction runs as soon as the registers it reads are set, so the order of a block is only a
-preference. `Block`s nest: the last instruction of a block is an `If`, a `Resume` or a `Ret`.
+preference, as long as registers are set before they are read. `Block`s nest: the last instruction
+of a block is an `If`, a `Resume` or a `Ret`.
 
 Eager mode speaks the same language: each primitive becomes one instruction, handed to the runtime
 at the moment it is met. So there is one meaning for both.
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
 
-from lmc.errors import Location, PlanError
+from lmc.errors import Location, PlanError, UsageError
 from lmc.params import GenParams
 
 __all__ = [
@@ -47,6 +48,8 @@ __all__ = [
 ]
 
 PLAN_VERSION = 1
+
+T = typing.TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,11 +297,13 @@ class Plan:
 
     @staticmethod
     def from_json(data: object) -> Plan:
-        """Read what `to_json` wrote.
+        """Read what `to_json` wrote; for the rules that it must keep see `lmc.plan_check`.
 
         Raises:
             PlanError: the data is damaged or of another version.
         """
+        from lmc.plan_check import check
+
         if not isinstance(data, dict) or "version" not in data:
             raise PlanError("this is not a plan")
         if data["version"] != PLAN_VERSION:
@@ -308,9 +313,14 @@ class Plan:
             )
         try:
             plan = _decode(Plan, data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            assert isinstance(plan, Plan)
+            check(plan)
+        except UsageError as error:  # of the parameters of a model call
+            raise PlanError(f"the plan is damaged: {error.problem}") from error
+        except RecursionError as error:
+            raise PlanError("the plan is damaged: it is nested too deeply") from error
+        except (TypeError, ValueError) as error:
             raise PlanError(f"the plan is damaged: {error}") from error
-        assert isinstance(plan, Plan)
         return plan
 
 
@@ -355,50 +365,81 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _decode(wanted: Any, data: Any) -> Any:  # noqa: ANN401 - follows the type it is given
+    """The value of type `wanted` that JSON values stand for; TypeError or ValueError for none."""
     origin = typing.get_origin(wanted)
     if wanted is Any:
         return data
     if origin in (typing.Union, types.UnionType):
-        if data is None:
-            return None
-        options = [o for o in typing.get_args(wanted) if o is not type(None)]
-        if set(options) == {Reg, Const}:
-            return Reg(int(data["r"])) if "r" in data else Const(data["c"])
-        if all(o in (str, int, float, bool) for o in options):
-            if not isinstance(data, tuple(options)):
-                raise TypeError(f"{data!r} is none of {options}")
-            return data
-        return _decode(options[0], data)
+        return _one_of(list(typing.get_args(wanted)), data)
     if origin is tuple:
         args = typing.get_args(wanted)
-        if not isinstance(data, list):
-            raise TypeError(f"expected a list, found {data!r}")
+        held = _expect(list, data)
         if len(args) == 2 and args[1] is Ellipsis:
-            return tuple(_decode(args[0], item) for item in data)
-        return tuple(_decode(a, item) for a, item in zip(args, data, strict=True))
+            return tuple(_decode(args[0], item) for item in held)
+        return tuple(_decode(a, item) for a, item in zip(args, held, strict=True))
     if origin is dict:
-        return dict(data)
+        return dict(_expect(dict, data))
     if wanted is Reg:
-        return Reg(int(data["r"]))
+        return Reg(_expect(int, _only(data, "r")))
     if wanted is Const:
-        return Const(data["c"])
+        return Const(_decode(_hints(Const)["value"], _only(data, "c")))
     if wanted is Instr:
-        cls = _INSTRS[data["op"]]
-        return cls(**_fields(cls, {k: v for k, v in data.items() if k != "op"}))
-    if wanted is GenParams:
-        return GenParams(**_fields(GenParams, data))
+        op = _expect(dict, data).get("op")
+        if not isinstance(op, str) or op not in _INSTRS:
+            raise ValueError(f"there is no instruction {op!r}")
+        return _fields(_INSTRS[op], {k: v for k, v in data.items() if k != "op"})
     if dataclasses.is_dataclass(wanted):
         assert isinstance(wanted, type)
-        return wanted(**_fields(wanted, data))
-    if wanted is int and (isinstance(data, bool) or not isinstance(data, int)):
-        raise TypeError(f"expected an integer, found {data!r}")
-    if wanted is float:
-        return float(data)
-    if not isinstance(data, wanted):
-        raise TypeError(f"expected {wanted.__name__}, found {data!r}")
+        return _fields(wanted, _expect(dict, data))
+    return _expect(wanted, data)
+
+
+def _one_of(options: list[Any], data: Any) -> Any:  # noqa: ANN401 - as `_decode`
+    """The value of a union: of plain types, of `Reg` and `Const`, or of one type and None."""
+    if data is None and type(None) in options:
+        return None
+    options = [o for o in options if o is not type(None)]
+    if set(options) == {Reg, Const}:
+        return _decode(Reg if "r" in _expect(dict, data) else Const, data)
+    if len(options) == 1:
+        return _decode(options[0], data)
+    if not isinstance(data, tuple(options)):
+        raise TypeError(f"{_short(data)} is none of {', '.join(o.__name__ for o in options)}")
     return data
 
 
-def _fields(cls: type, data: dict[str, Any]) -> dict[str, Any]:
-    hints = _hints(cls)
-    return {k: _decode(hints[k], v) for k, v in data.items()}
+def _expect(kind: type[T], data: Any) -> T:  # noqa: ANN401 - JSON values
+    """The data, if it is of a JSON type; a truth value is no number, an integer is also a float."""
+    if kind is float and type(data) is int:
+        if abs(data) > 2**1000:
+            raise ValueError("a number is too large")
+        return kind(data)  # type: ignore[call-arg] # a float
+    if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
+        raise TypeError(f"expected {kind.__name__}, found {_short(data)}")
+    return data
+
+
+def _only(data: Any, key: str) -> Any:  # noqa: ANN401 - JSON values
+    if list(_expect(dict, data)) != [key]:
+        raise ValueError(f"{_short(data)} is no operand")
+    return data[key]
+
+
+def _short(data: object) -> str:
+    text = repr(data)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _fields(cls: type, data: dict[str, Any]) -> Any:  # noqa: ANN401 - an instance of `cls`
+    """An instance of a dataclass, out of its fields by name."""
+    hints, what = _hints(cls), getattr(cls, "op", cls.__name__.lower())
+    held = {}
+    for f in dataclasses.fields(cls):
+        if f.name in data:
+            held[f.name] = _decode(hints[f.name], data[f.name])
+        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{what} has no {f.name!r}")
+    for name in data:
+        if name not in held:
+            raise ValueError(f"{what} has an unknown {name!r}")
+    return cls(**held)

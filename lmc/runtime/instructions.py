@@ -76,7 +76,12 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
     params = instr.params
     constraint = None
     if instr.constraint is not None:
-        constraint = executor.target.matcher(row.constraints[instr.constraint])
+        try:
+            constraint = executor.target.matcher(row.constraints[instr.constraint])
+        except LmcError:
+            raise
+        except Exception as error:  # as in a step, a constraint fails its own request only
+            raise RunError(f"the constraint failed: {error or type(error).__name__}") from error
     request = GenRequest(
         keys=state.keys,
         priority=(row.order, instr.priority),
