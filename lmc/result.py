@@ -57,7 +57,11 @@ class Result:
         return held
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON values: variables, text, error, meta."""
+        """The result as JSON values: variables, text, error, meta.
+
+        All of it depends on the program and its arguments alone. How many tokens of a prompt were
+        cached depends on what ran before it: `meta` has it, this has not.
+        """
         return {
             "variables": self.variables,
             "text": self.text,
@@ -91,7 +95,6 @@ def _meta_json(meta: Any) -> Any:  # noqa: ANN401 - nested as the variables are
     held: dict[str, Any] = {
         "finish_reason": meta.finish_reason,
         "prompt_tokens": meta.prompt_tokens,
-        "cached_tokens": meta.cached_tokens,
         "completion_tokens": meta.completion_tokens,
         "forced_tokens": meta.forced_tokens,
     }

@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import os
+import struct
 import tempfile
 import zipfile
 import zlib
@@ -24,14 +25,15 @@ from pathlib import Path
 from lmc import __version__
 from lmc.errors import PlanError
 from lmc.plan import PLAN_VERSION, Plan
+from lmc.plan_check import opaque_values
 
 __all__ = ["FORMAT", "Artifact", "read_artifact", "write_artifact"]
 
 FORMAT = "lmc-artifact"
-# What zipfile and json raise on bytes that are not what was written.
+# What zipfile, zlib and json raise on bytes that are not what was written.
 _DAMAGE = (
-    zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, EOFError, RuntimeError,
-    OSError,
+    zipfile.BadZipFile, zlib.error, struct.error, LookupError, ValueError,
+    TypeError, EOFError, RuntimeError, OSError, OverflowError,
 )  # fmt: skip
 _MAX_BYTES = 256 * 2**20  # of a member, unpacked
 
@@ -67,15 +69,18 @@ class Artifact:
 
 
 def write_artifact(path: Path, artifact: Artifact) -> None:
-    """Write an artifact, whole or not at all.
+    """Write an artifact, whole or not at all; a symbolic link stays one.
+
+    What is no regular file (a pipe, a device) is written to as it is.
 
     Raises:
         PlanError: the plan cannot do without its source.
         OSError: the file cannot be written.
     """
-    if '"opaque"' in artifact.plan.static:
+    if held := opaque_values(artifact.plan.static):
         raise PlanError(
-            "an argument of the program is an object that a file cannot hold",
+            f"an argument of the program is an object that a file cannot hold: a "
+            f"{held[0].rpartition(' ')[0]}",
             artifact.plan.source,
             hint="pass texts, numbers, lists and dictionaries only",
         )
@@ -91,22 +96,35 @@ def write_artifact(path: Path, artifact: Artifact) -> None:
         "template": artifact.template,
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in members.items()},
     }
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent or Path(), prefix=f".{path.name}.")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("manifest.json", json.dumps(manifest, indent=1))
+        for name, data in members.items():
+            archive.writestr(name, data)
+    _write(Path(os.path.realpath(path)), packed.getvalue())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all, with the permissions that it had."""
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            file.write(data)
+        return
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with (
-            os.fdopen(descriptor, "wb") as file,
-            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
-        ):
-            archive.writestr("manifest.json", json.dumps(manifest, indent=1))
-            for name, data in members.items():
-                archive.writestr(name, data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
 
 
 def read_artifact(path: Path) -> Artifact:
@@ -138,14 +156,28 @@ def read_artifact(path: Path) -> Artifact:
             return Artifact(
                 plan=Plan.from_json(json.loads(data["plan.json"])),
                 graph=data["program.lmir"].decode(),
-                tokenizer=manifest.get("tokenizer"),
-                template=manifest.get("template"),
+                tokenizer=_fingerprint(manifest, "tokenizer"),
+                template=_fingerprint(manifest, "template"),
             )
+    except PlanError as error:
+        if error.hint is None:
+            error.hint = again
+        raise
     except _DAMAGE as error:
         raise PlanError(f"{path} is damaged: {error}", hint=again) from error
 
 
+def _fingerprint(manifest: dict[str, object], name: str) -> str | None:
+    held = manifest.get(name)
+    if held is not None and not isinstance(held, str):
+        raise ValueError(f"the fingerprint of its {name} is {held!r}")
+    return held
+
+
 def _member(archive: zipfile.ZipFile, name: str) -> bytes:
-    if archive.getinfo(name).file_size > _MAX_BYTES:
+    info = archive.getinfo(name)
+    if info.file_size > _MAX_BYTES:
         raise ValueError(f"{name} is too large")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{name} is packed in another way than lmc does")
     return archive.read(name)

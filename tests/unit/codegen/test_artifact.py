@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import stat
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -174,3 +178,115 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         write_artifact(path, Artifact(made.plan, ""))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("value", [True, "a text", ["a text"], {"opaque": 1}, ({"opaque": None},)])
+def test_an_argument_may_be_called_opaque(tmp_path: Path, fake: lmc.Engine, value: Any) -> None:
+    @lmc.jit
+    def p(s: State, opaque: object) -> object:
+        s += "x"
+        return opaque
+
+    made = p.compile(opaque=value)
+    write_artifact(tmp_path / "x.lmc", Artifact(made.plan, ""))
+    assert lmc.load(tmp_path / "x.lmc").run(opaque=value).value == value
+
+
+@pytest.mark.parametrize("value", [{1, 2}, [{"a": {1, 2}}], ({"opaque": {1, 2}},)])
+def test_an_opaque_argument_is_refused_wherever_it_is(tmp_path: Path, value: Any) -> None:
+    @lmc.jit
+    def p(s: State, thing: object) -> None:
+        s += "x"
+
+    with pytest.raises(PlanError, match="an object that a file cannot hold: a set"):
+        write_artifact(tmp_path / "x.lmc", Artifact(p.compile(thing=value).plan, ""))
+
+
+def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    target = tmp_path / "real" / "x.lmc"
+    link = tmp_path / "link.lmc"
+    link.symlink_to(Path("real") / "x.lmc")
+    for _ in range(2):  # a link to nothing, and to a file
+        written(link)
+        assert link.is_symlink()
+        assert not target.is_symlink()
+        assert read_artifact(target).plan == compiled().plan
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_what_is_no_regular_file_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "x.lmc"
+    os.mkfifo(pipe)
+    (tmp_path / "link.lmc").symlink_to(pipe)
+    for path in (pipe, tmp_path / "link.lmc"):
+        got: list[bytes] = []
+        reader = threading.Thread(target=lambda got=got: got.append(pipe.read_bytes()))
+        reader.start()
+        written(path)
+        reader.join(20)
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+        (tmp_path / "copy.lmc").write_bytes(got[0])
+        assert read_artifact(tmp_path / "copy.lmc").plan == compiled().plan
+
+
+def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.lmc")
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask()
+    path.chmod(0o640)
+    written(path)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def umask() -> int:
+    held = os.umask(0)
+    os.umask(held)
+    return held
+
+
+def repacked(
+    path: Path, plan: Any = None, method: int = zipfile.ZIP_DEFLATED, **changes: Any
+) -> Path:
+    """The artifact again, with other members and right checksums."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(members.pop("manifest.json"))
+    if plan is not None:
+        members["plan.json"] = json.dumps(plan).encode()
+    manifest["sha256"] = {n: hashlib.sha256(data).hexdigest() for n, data in members.items()}
+    manifest.update(changes)
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("manifest.json", json.dumps(manifest))
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokenizer": 3},
+        {"template": ["x"]},
+        {"sha256": None},
+        {"sha256": {}},
+        {"plan": []},
+        {"plan": {**compiled().plan.to_json(), "registers": -1}},
+        {"plan": {**compiled().plan.to_json(), "static": "{}"}},
+        {"method": zipfile.ZIP_BZIP2},
+    ],
+)
+def test_right_checksums_do_not_make_it_right(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = repacked(written(tmp_path / "x.lmc"))
+    assert read_artifact(path).plan == compiled().plan
+    with pytest.raises(PlanError, match=r"damaged|not a plan") as caught:
+        read_artifact(repacked(path, **changes))
+    assert caught.value.hint is not None
+    assert "lmc compile" in caught.value.hint
+
+
+def test_the_json_of_a_result_does_not_depend_on_what_ran_before(fake: lmc.Engine) -> None:
+    first = sample.run(**ROW)
+    again = sample.run(**ROW)
+    assert first.to_json() == again.to_json() == sample.run(eager=True, **ROW).to_json()
+    cached = [out.meta("a").cached_tokens for out in (first, again)]  # type: ignore[union-attr]
+    assert cached[0] < cached[1], "known all the same"
