@@ -47,6 +47,12 @@ class Words:
             allowed[list(EOS)] = True
         return allowed
 
+    def mask_within(self, tokens: int) -> MaskArray:
+        return self.mask()  # no steering: the oracle has none either
+
+    def shortest_tokens(self) -> int:
+        return 0
+
     def advance(self, token: int) -> None:
         if token not in self._next(self.taken):
             raise ValueError(f"{token} may not follow {self.taken}")

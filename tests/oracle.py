@@ -163,8 +163,10 @@ class Oracle:
         made: list[int] = []
         gaps: list[float] = []
         matcher = None
+        shortest = 0
         if params.regex is not None:
             matcher = compile_constraint("regex", params.regex, self.constraint_tokenizer)
+            shortest = matcher.shortest_tokens()
         reader = _Reader(self.model, tokens)
         forced: list[int] = []
         cut: int | None = None
@@ -176,7 +178,9 @@ class Oracle:
             else:
                 logits = reader.after(made)
                 if matcher is not None:
-                    mask = torch.tensor(matcher.mask())
+                    left = params.max_tokens - len(made)
+                    near = left <= shortest + 24
+                    mask = torch.tensor(matcher.mask_within(left) if near else matcher.mask())
                     if matcher.is_complete():
                         mask[self.eos] = True
                     logits = logits.masked_fill(~mask, -torch.inf)

@@ -73,6 +73,12 @@ class Constraint(Protocol):
     def mask(self) -> MaskArray:
         """Which tokens may come next, shape (vocabulary,); end tokens where matched."""
 
+    def mask_within(self, tokens: int) -> MaskArray:
+        """Like `mask`, without tokens after which `tokens` in all are not enough to complete."""
+
+    def shortest_tokens(self) -> int:
+        """How many tokens the shortest text that completes it from here has."""
+
     def advance(self, token: int) -> None:
         """Take an allowed token; raises ValueError for any other."""
 

@@ -100,6 +100,10 @@ class Work(Protocol):
         """What the caller gets."""
 
 
+STEER_TOKENS = 24
+"""With that many tokens left beyond the shortest text, masks begin to lead to an end in time."""
+
+
 class GenWork:
     """Draws tokens until a stop string, an end token, a limit or the constraint ends the text."""
 
@@ -123,6 +127,7 @@ class GenWork:
         self.finish: Finish | None = None
         self._prompt = len(request.keys)
         self._mask: MaskArray | None = None
+        self._shortest = 0  # tokens of the shortest text that the constraint takes
 
     @property
     def finished(self) -> bool:
@@ -138,6 +143,7 @@ class GenWork:
             self.finish = Finish.LENGTH
         elif self._constraint is not None:
             with _guard():
+                self._shortest = self._constraint.shortest_tokens()
                 if self._constraint.is_finished():
                     self.finish = Finish.CONSTRAINT
         return self._jump_forward()
@@ -154,7 +160,9 @@ class GenWork:
         if self._constraint is None:
             return
         with _guard():
-            mask = self._constraint.mask()
+            left = self.to_make()
+            near = left <= self._shortest + STEER_TOKENS
+            mask = self._constraint.mask_within(left) if near else self._constraint.mask()
         allowed = mask.any()
         if allowed and self._banned:
             left = mask.copy()

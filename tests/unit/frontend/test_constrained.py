@@ -73,6 +73,22 @@ def test_jumping_forward_saves_steps(fake: lmc.Engine) -> None:
     assert meta.forced_tokens > 0
 
 
+@pytest.mark.parametrize("room", [0, 1, 5, 30])
+def test_a_text_is_complete_if_there_is_room_for_the_shortest(room: int, fake: lmc.Engine) -> None:
+    pattern = r'\{"note": "[a-z ]*", "more": "(x|[a-z]{12})"\}'
+    shortest = lmc.constraints.compile("regex", pattern, fake.executor.target.vocabulary)
+    limit = shortest.shortest_tokens() + room
+
+    @lmc.jit
+    def p(s: State, seed_word: str) -> None:
+        s += seed_word
+        s += lmc.gen("a", max_tokens=limit, regex=pattern, temperature=1.0)
+
+    for out in p.run_batch([{"seed_word": f"{n}: "} for n in range(20)]):
+        assert out.error is None
+        assert out.meta("a").finish_reason == "constraint"  # type: ignore[union-attr]
+
+
 def test_recursion_in_a_schema(fake: lmc.Engine) -> None:
     @lmc.jit
     def chain(s: State) -> None:
