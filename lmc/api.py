@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from lmc.batch import Job, progress_bar, run_in_order, run_one
 from lmc.driver import Compiled, Options, compile_function, trace_function
 from lmc.errors import Cancelled, UsageError
-from lmc.frontend.arguments import Arguments, bind, flatten
+from lmc.frontend.arguments import Arguments, bind, flatten, unflatten
 from lmc.frontend.dependencies import fixed, snapshot
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import run_eagerly
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from lmc.codegen.artifact import Artifact
     from lmc.engine import Engine
     from lmc.ir.core import Program as Graph
-    from lmc.plan import Plan
     from lmc.runtime.executor import EagerRow
     from lmc.runtime.results import KnownCall, RowResult
 
@@ -266,6 +265,16 @@ class Program(Runnable):
         held = {**self._bound, **given}
         return bind(self._signature, self.name, held, self.where, symbolic=symbolic)
 
+    def defaults(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """The arguments that may be left out, as far as a file can hold them."""
+        held = {
+            name: p.default
+            for name, p in self._signature.parameters.items()
+            if p.default is not p.empty
+        }
+        flat = {name: flatten({name: v}) for name, v in {**held, **self._bound}.items()}
+        return {name: (f.template, f.texts) for name, f in flat.items() if not f.opaque}
+
     # -- compiling
     def trace(self, **arguments: object) -> Graph:
         """The graph of the program, not optimized: no model, no torch."""
@@ -422,14 +431,14 @@ class Loaded(Runnable):
             )
         del options  # it is compiled already
         self.artifact.check_target(engine.tokenizer_fingerprint, engine.template_fingerprint)
-        return _LoadedJob(self.artifact.plan, engine, seed, deadline)
+        return _LoadedJob(self.artifact, engine, seed, deadline)
 
 
 @dataclass
 class _LoadedJob:
     """Rows of an artifact's plan."""
 
-    plan: Plan
+    artifact: Artifact
     engine: Engine
     seed: int
     deadline: float | None
@@ -438,8 +447,8 @@ class _LoadedJob:
         self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
     ) -> Callable[[], None]:
         return self.engine.executor.submit_row(
-            self.plan,
-            _texts_for(self.plan, given),
+            self.artifact.plan,
+            _texts_for(self.artifact, given),
             seed=self.seed,
             index=index,
             done=done,
@@ -450,13 +459,25 @@ class _LoadedJob:
         pass
 
 
-def _texts_for(plan: Plan, given: Mapping[str, object]) -> list[str]:
+def _texts_for(artifact: Artifact, given: Mapping[str, object]) -> list[str]:
     """The texts that a plan takes, out of arguments by name.
+
+    An argument may be left out if it has a default, or if only one value is possible.
 
     Raises:
         UsageError: an argument is missing, unknown, or not what the plan was compiled for.
     """
+    plan = artifact.plan
     wanted: dict[str, object] = dict(json.loads(plan.static)["dict"])
+    left_out = {
+        name: (json.dumps({"dict": [[name, shape]]}), ())
+        for name, shape in wanted.items()
+        if '{"$":' not in json.dumps(shape)
+    }
+    known = {
+        name: unflatten(Arguments(template, texts, ()), texts.__getitem__)[name]
+        for name, (template, texts) in {**left_out, **artifact.defaults}.items()
+    }
     for name in given:
         if name not in wanted:
             raise UsageError(
@@ -464,6 +485,7 @@ def _texts_for(plan: Plan, given: Mapping[str, object]) -> list[str]:
                 plan.source,
                 hint=f"its arguments are: {', '.join(wanted) or 'none'}",
             )
+    given = {**known, **given}
     for name in wanted:
         if name not in given:
             raise UsageError(f"the argument {name!r} of {plan.name} is missing", plan.source)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,6 +245,9 @@ class _Run:
 
     def read(self, ref: _Lazy) -> Any:
         return ref.value
+
+    def prepare(self, function: Callable[..., object]) -> Callable[..., object]:
+        return function
 
     def known(self, value: object, what: str) -> Any:
         return value

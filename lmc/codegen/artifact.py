@@ -4,6 +4,7 @@ A zip archive of JSON and text, nothing of which is executed or unpickled when i
 
     manifest.json   format, version of lmc, fingerprints of the target if it was compiled for one
     plan.json       the plan
+    defaults.json   arguments that a run may leave out
     program.lmir    the graph it was made from, for people
 
 The checksum of each member is in the manifest, so that damage is found before anything runs.
@@ -19,7 +20,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmc import __version__
@@ -44,12 +45,14 @@ class Artifact:
 
     Attributes:
         tokenizer, template: fingerprints of the target's, or None if it fits any.
+        defaults: of arguments by name, each as a (template, texts) pair of `flatten`.
     """
 
     plan: Plan
     graph: str
     tokenizer: str | None = None
     template: str | None = None
+    defaults: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
 
     def check_target(self, tokenizer: str, template: str) -> None:
         """Refuse a target that the artifact was not compiled for.
@@ -87,6 +90,7 @@ def write_artifact(path: Path, artifact: Artifact) -> None:
     members = {
         "plan.json": json.dumps(artifact.plan.to_json(), ensure_ascii=False).encode(),
         "program.lmir": artifact.graph.encode(),
+        "defaults.json": json.dumps(artifact.defaults).encode(),
     }
     manifest = {
         "format": FORMAT,
@@ -149,7 +153,10 @@ def read_artifact(path: Path) -> Artifact:
                     f"this lmc reads {PLAN_VERSION}",
                     hint=again,
                 )
-            data = {name: _member(archive, name) for name in ("plan.json", "program.lmir")}
+            data = {
+                name: _member(archive, name)
+                for name in ("plan.json", "program.lmir", "defaults.json")
+            }
             for name, held in data.items():
                 if hashlib.sha256(held).hexdigest() != manifest["sha256"][name]:
                     raise PlanError(f"{path} is damaged: {name} was changed", hint=again)
@@ -158,6 +165,10 @@ def read_artifact(path: Path) -> Artifact:
                 graph=data["program.lmir"].decode(),
                 tokenizer=_fingerprint(manifest, "tokenizer"),
                 template=_fingerprint(manifest, "template"),
+                defaults={
+                    str(name): (str(template), tuple(map(str, texts)))
+                    for name, (template, texts) in json.loads(data["defaults.json"]).items()
+                },
             )
     except PlanError as error:
         if error.hint is None:

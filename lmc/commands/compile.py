@@ -93,7 +93,7 @@ def compile_command(
         note(f"the rows of {batch} have {len(groups)} shapes; this is the first one's")
     if artifact:
         assert output is not None, "an artifact has a file"
-        _write_artifact(output, compiled, model)
+        _write_artifact(output, program, compiled, model)
     if emit is None and artifact:
         return
     text = _emitted(emit or Emit.ir, compiled, shapes)
@@ -150,7 +150,7 @@ def _shape(program: Program, group: _Group, chosen: Options) -> Shape:
         raise
 
 
-def _write_artifact(path: Path, compiled: Compiled, model: str | None) -> None:
+def _write_artifact(path: Path, program: Program, compiled: Compiled, model: str | None) -> None:
     from lmc.codegen.artifact import Artifact, write_artifact
 
     tokenizer = template = None
@@ -160,7 +160,10 @@ def _write_artifact(path: Path, compiled: Compiled, model: str | None) -> None:
 
         loaded = load_tokenizer(resolve(model))
         tokenizer, template = loaded.fingerprint, loaded.template_fingerprint
-    write_artifact(path, Artifact(compiled.plan, str(compiled.program), tokenizer, template))
+    write_artifact(
+        path,
+        Artifact(compiled.plan, str(compiled.program), tokenizer, template, program.defaults()),
+    )
 
 
 def _emitted(emit: Emit, compiled: Compiled, shapes: list[Shape] | None) -> str:

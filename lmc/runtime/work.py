@@ -160,9 +160,9 @@ class GenWork:
         if self._constraint is None:
             return
         with _guard():
-            left = self.to_make()
-            near = left <= self._shortest + STEER_TOKENS
-            mask = self._constraint.mask_within(left) if near else self._constraint.mask()
+            room = self.to_make()
+            near = room <= self._shortest + STEER_TOKENS
+            mask = self._constraint.mask_within(room) if near else self._constraint.mask()
         allowed = mask.any()
         if allowed and self._banned:
             left = mask.copy()

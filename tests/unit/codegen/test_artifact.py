@@ -290,3 +290,25 @@ def test_the_json_of_a_result_does_not_depend_on_what_ran_before(fake: lmc.Engin
     assert first.to_json() == again.to_json() == sample.run(eager=True, **ROW).to_json()
     cached = [out.meta("a").cached_tokens for out in (first, again)]  # type: ignore[union-attr]
     assert cached[0] < cached[1], "known all the same"
+
+
+def test_arguments_with_defaults_may_be_left_out(tmp_path: Path, fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, q: str = "why", tags: list[str] = ["t"], n: int = 2, k: int = 1) -> object:  # noqa: B006
+        s += q * 1 if n > 5 else q + tags[0] + str(n)
+        return [n, k]
+
+    made = p.compile(k=7)
+    write_artifact(
+        tmp_path / "p.lmc", Artifact(made.plan, str(made.program), defaults=p.defaults())
+    )
+    loaded = lmc.load(tmp_path / "p.lmc")
+    assert loaded.run(k=7).text == "whyt2"
+    assert loaded.run(k=7, q="so ").text == "so t2"
+    with pytest.raises(UsageError, match="compiled for another 'k'"):
+        loaded.run()  # the default of k is another value
+    made = p.compile()
+    write_artifact(tmp_path / "q.lmc", Artifact(made.plan, str(made.program)))
+    with pytest.raises(UsageError, match="argument 'q' of p is missing"):
+        lmc.load(tmp_path / "q.lmc").run()
+    assert lmc.load(tmp_path / "q.lmc").run(q="a", tags=["b"]).value == [2, 1]
