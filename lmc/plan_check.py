@@ -21,7 +21,7 @@ from lmc.errors import LmcError, PlanError
 from lmc.params import SELECT_METHODS
 from lmc.textops import PURE
 
-__all__ = ["check", "opaque_values"]
+__all__ = ["check", "opaque_values", "texts_in"]
 
 _STATE, _TEXT, _BOOL, _INT, _VALUE = "state", "text", "bool", "int", "value"
 _ENDS = (p.If, p.Resume, p.Ret)
@@ -56,7 +56,7 @@ class _Check:
 
     def run(self) -> None:
         plan = self.plan
-        paths = _texts_in(plan.static)
+        paths = texts_in(plan.static)
         if paths != [param.path for param in plan.params]:
             given = ", ".join(".".join(map(str, param.path)) for param in plan.params)
             texts = ", ".join(".".join(map(str, path)) for path in paths)
@@ -287,7 +287,7 @@ _RULES: dict[type[p.Instr], Callable[..., tuple[str, ...]]] = {
 # --------------------------------------------------------------------------------- templates
 
 
-def _texts_in(static: str) -> list[Path]:
+def texts_in(static: str) -> list[Path]:
     """Where the texts lie in the arguments of a plan, in order.
 
     Raises:

@@ -26,7 +26,7 @@ from pathlib import Path
 from lmc import __version__
 from lmc.errors import PlanError
 from lmc.plan import PLAN_VERSION, Plan
-from lmc.plan_check import opaque_values
+from lmc.plan_check import opaque_values, texts_in
 
 __all__ = ["FORMAT", "Artifact", "read_artifact", "write_artifact"]
 
@@ -160,15 +160,15 @@ def read_artifact(path: Path) -> Artifact:
             for name, held in data.items():
                 if hashlib.sha256(held).hexdigest() != manifest["sha256"][name]:
                     raise PlanError(f"{path} is damaged: {name} was changed", hint=again)
+            plan = Plan.from_json(json.loads(data["plan.json"]))
+            if opaque_values(plan.static):
+                raise ValueError("an argument of the plan is an object that a file cannot hold")
             return Artifact(
-                plan=Plan.from_json(json.loads(data["plan.json"])),
+                plan=plan,
                 graph=data["program.lmir"].decode(),
                 tokenizer=_fingerprint(manifest, "tokenizer"),
                 template=_fingerprint(manifest, "template"),
-                defaults={
-                    str(name): (str(template), tuple(map(str, texts)))
-                    for name, (template, texts) in json.loads(data["defaults.json"]).items()
-                },
+                defaults=_defaults(json.loads(data["defaults.json"])),
             )
     except PlanError as error:
         if error.hint is None:
@@ -182,6 +182,24 @@ def _fingerprint(manifest: dict[str, object], name: str) -> str | None:
     held = manifest.get(name)
     if held is not None and not isinstance(held, str):
         raise ValueError(f"the fingerprint of its {name} is {held!r}")
+    return held
+
+
+def _defaults(data: object) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Defaults of arguments; TypeError, ValueError or PlanError for anything else."""
+    if not isinstance(data, dict):
+        raise TypeError("its defaults are no object")
+    held = {}
+    for name, pair in data.items():
+        match pair:
+            case [str(template), list(texts)] if all(isinstance(text, str) for text in texts):
+                paths = texts_in(template)
+                names = [key for key, _ in json.loads(template)["dict"]]
+                if names != [name] or len(paths) != len(texts) or opaque_values(template):
+                    raise ValueError(f"the default of its argument {name!r} is none")
+                held[name] = (template, tuple(texts))
+            case _:
+                raise ValueError(f"the default of its argument {name!r} is none")
     return held
 
 

@@ -245,7 +245,11 @@ def umask() -> int:
 
 
 def repacked(
-    path: Path, plan: Any = None, method: int = zipfile.ZIP_DEFLATED, **changes: Any
+    path: Path,
+    plan: Any = None,
+    defaults: Any = None,
+    method: int = zipfile.ZIP_DEFLATED,
+    **changes: Any,
 ) -> Path:
     """The artifact again, with other members and right checksums."""
     with zipfile.ZipFile(path) as archive:
@@ -253,6 +257,8 @@ def repacked(
     manifest = json.loads(members.pop("manifest.json"))
     if plan is not None:
         members["plan.json"] = json.dumps(plan).encode()
+    if defaults is not None:
+        members["defaults.json"] = json.dumps(defaults).encode()
     manifest["sha256"] = {n: hashlib.sha256(data).hexdigest() for n, data in members.items()}
     manifest.update(changes)
     with zipfile.ZipFile(path, "w", method) as archive:
@@ -260,6 +266,14 @@ def repacked(
         for name, data in members.items():
             archive.writestr(name, data)
     return path
+
+
+def opaque_plan() -> dict[str, Any]:
+    @lmc.jit
+    def p(s: State, thing: object) -> None:
+        s += "x"
+
+    return p.compile(thing=object()).plan.to_json()
 
 
 @pytest.mark.parametrize(
@@ -272,7 +286,15 @@ def repacked(
         {"plan": []},
         {"plan": {**compiled().plan.to_json(), "registers": -1}},
         {"plan": {**compiled().plan.to_json(), "static": "{}"}},
+        {"plan": opaque_plan()},
         {"method": zipfile.ZIP_BZIP2},
+        {"defaults": []},
+        {"defaults": {"n": 2}},
+        {"defaults": {"n": ["{}", []]}},
+        {"defaults": {"n": ['{"dict": [["m", 2]]}', []]}},
+        {"defaults": {"n": ['{"dict": [["n", {"$": 0}]]}', []]}},
+        {"defaults": {"n": ['{"dict": [["n", {"$": 0}]]}', [3]]}},
+        {"defaults": {"n": ['{"dict": [["n", {"opaque": "set 0"}]]}', []]}},
     ],
 )
 def test_right_checksums_do_not_make_it_right(tmp_path: Path, changes: dict[str, Any]) -> None:
