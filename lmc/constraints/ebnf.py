@@ -267,8 +267,7 @@ class _Gbnf:
         """All rules that the root can reach, the root first."""
         if "root" not in self._definitions:
             raise ConstraintError("the grammar has no rule `root`")
-        assert self._numbers["root"] == 0
-        todo = 0
+        todo = self._numbers["root"]
         while todo < len(self._numbers.bodies):
             name = next(k for k, n in self._numbers.known.items() if n == todo)
             self._numbers.bodies[todo] = self._expression(self._definitions[name])

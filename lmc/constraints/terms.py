@@ -217,7 +217,11 @@ class Arena:
             return item
         if item.kind == Kind.ALL:
             return self.all
-        if (low, high) == (0, UNBOUNDED) and item.args == (self.alphabet.full,):
+        if (
+            (low, high) == (0, UNBOUNDED)
+            and item.kind == Kind.CHARS
+            and item.args == (self.alphabet.full,)
+        ):
             return self.all
         if item.empty_text:
             low = 0

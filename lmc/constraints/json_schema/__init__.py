@@ -14,6 +14,7 @@ from lmc.constraints.expression import NEVER, Expression
 from lmc.constraints.json_schema.document import Document
 from lmc.constraints.json_schema.layout import Layout
 from lmc.constraints.json_schema.meaning import Meaning
+from lmc.constraints.json_schema.reasons import reason
 from lmc.constraints.json_schema.writer import Writer
 from lmc.errors import ConstraintError
 
@@ -42,5 +43,8 @@ def expression_of_schema(
     except RecursionError:
         raise ConstraintError("the schema is nested too deeply") from None
     if found == NEVER:
-        raise ConstraintError("nothing is valid under this schema")
+        why = reason(meaning, formula)
+        raise ConstraintError(
+            f"nothing can match: {why}", hint="loosen one of the keywords that are named"
+        )
     return found

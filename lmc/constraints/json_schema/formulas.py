@@ -6,7 +6,7 @@ refers to itself is a formula that occurs below itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lmc.constraints.json_schema.document import Node
 
@@ -55,11 +55,11 @@ class Formulas:
         self.true = self._make("true", ())
         self.false = self._make("false", ())
 
-    def _make(self, kind: str, args: tuple[Node | Formula, ...]) -> Formula:
+    def _make(self, kind: str, args: Sequence[Node | Formula]) -> Formula:
         key = (kind, *args)
         found = self._made.get(key)
         if found is None:
-            found = self._made[key] = Formula(kind, args, len(self._made))
+            found = self._made[key] = Formula(kind, tuple(args), len(self._made))
         return found
 
     def schema(self, node: Node) -> Formula:
@@ -91,7 +91,8 @@ class Formulas:
             return unit
         if len(members) == 1:
             return members.pop()
-        return self._make(kind, tuple(sorted(members, key=_number)))
+        ordered = sorted(members, key=_number)
+        return self._make(kind, ordered)
 
     def neg(self, formula: Formula) -> Formula:
         """What is not in it."""

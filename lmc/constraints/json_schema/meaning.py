@@ -212,7 +212,9 @@ class Meaning:
                 case "number":
                     shapes.append(Shape(numbers=everything.numbers))
                 case "integer":
-                    shapes.append(Shape(numbers=(NumberBox(step=Fraction(1)),)))
+                    # Up to draft 4 `1.0` is no integer; it is kept to where that is said.
+                    box = NumberBox(step=Fraction(1), pointless=node.draft <= 4)
+                    shapes.append(Shape(numbers=(box,)))
                 case "string":
                     shapes.append(Shape(strings=everything.strings))
                 case "array":

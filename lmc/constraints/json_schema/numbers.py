@@ -42,6 +42,7 @@ class NumberBox:
         low, high: the ends; None for no bound.
         low_open, high_open: the end itself is outside.
         step: None if any number will do.
+        pointless: written without a point, as draft 4 wants its integers.
     """
 
     low: Fraction | None = None
@@ -50,6 +51,7 @@ class NumberBox:
     high_open: bool = False
     step: Fraction | None = None
     avoid: frozenset[Fraction] = frozenset()
+    pointless: bool = False
 
     @staticmethod
     def just(value: Fraction) -> NumberBox:
@@ -61,7 +63,8 @@ class NumberBox:
         high, high_open = _inner(self.high, self.high_open, other.high, other.high_open, -1)
         steps = [s for s in (self.step, other.step) if s is not None]
         step = _lcm(*steps) if len(steps) == 2 else (steps[0] if steps else None)
-        return NumberBox(low, high, low_open, high_open, step, self.avoid | other.avoid)
+        avoid, pointless = self.avoid | other.avoid, self.pointless or other.pointless
+        return NumberBox(low, high, low_open, high_open, step, avoid, pointless)
 
     def complement(self) -> list[NumberBox]:
         """Boxes that together hold all other numbers."""
@@ -166,7 +169,9 @@ def spelled(box: NumberBox) -> Rows:
     if box.is_all:
         return _ANY
     if box.low is not None and box.low == box.high:
-        return (_one(box.low),)
+        return (Text(str(box.low)) if box.pointless else _one(box.low),)
+    if box == NumberBox(step=Fraction(1), pointless=True):
+        return (Seq((Repeat(Text("-"), 0, 1), _WHOLE)),)
     if box == INTEGER:
         return _INTEGER
     if box == NumberBox(low=Fraction(0)):
@@ -178,7 +183,7 @@ def spelled(box: NumberBox) -> Rows:
     arms = []
     negative = NumberBox(
         None if box.high is None else -box.high, None if box.low is None else -box.low,
-        box.high_open, box.low_open, box.step, box.avoid,
+        box.high_open, box.low_open, box.step, box.avoid, box.pointless,
     )  # fmt: skip
     sides = (
         (EPSILON, box & NumberBox(low=zero)),
@@ -346,9 +351,9 @@ def _magnitudes(box: NumberBox) -> Rows:
     for shape, states in order:
         found: dict[int, list[str]] = {}
         if shape in ("", "1"):
-            chars = "0123456789" + ("." if shape else "")
+            chars = "0123456789" + ("." if shape and not box.pointless else "")
         elif shape == "0":
-            chars = "."
+            chars = "" if box.pointless else "."
         elif whole_only:
             chars = "0" if shape == "." else ""
         else:

@@ -1,0 +1,139 @@
+"""Random small schemas against `jsonschema`, both ways.
+
+What the automaton gives is valid, and what is valid, written in the order of the schema, is taken.
+Values are drawn from a small world, so that schemas and values meet.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmc.constraints import automaton_of
+from lmc.errors import ConstraintError
+
+SCALARS: list[Any] = [None, True, False, 0, 1, 2, -3, 2.5, "", "a", "ab", "\nb", "é"]
+NAMES = ["a", "b", "ab"]
+VALUES: list[Any] = [
+    *SCALARS,
+    [], [0], ["a", 1], [None, "ab", 2.5], [1, 2, 2],
+    {}, {"a": 1}, {"b": "a"}, {"a": 0, "b": "ab"}, {"a": [], "ab": None},
+    {"a": 1, "b": 2, "ab": 2.5}, [{"a": 1}], {"b": {"a": 2}},
+]  # fmt: skip
+
+counts = st.integers(0, 3)
+simple = st.one_of(
+    st.sampled_from([True, True, False, {}]),
+    st.fixed_dictionaries({"type": st.sampled_from(
+        ["null", "boolean", "integer", "number", "string", "array", "object"])}),
+    st.fixed_dictionaries({"enum": st.lists(st.sampled_from(VALUES), min_size=1, max_size=3)}),
+    st.fixed_dictionaries({"const": st.sampled_from(VALUES)}),
+    st.fixed_dictionaries({"minimum": st.sampled_from([0, 1, 1.5])}),
+    st.fixed_dictionaries({"exclusiveMaximum": st.sampled_from([1, 2.5])}),
+    st.fixed_dictionaries({"multipleOf": st.sampled_from([1, 2, 0.5])}),
+    st.fixed_dictionaries({"minLength": counts, "maxLength": counts}),
+    st.fixed_dictionaries({"pattern": st.sampled_from(["a", "^a", "b$", "^(a|b)*$", "[^a]"])}),
+)  # fmt: skip
+
+
+def deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    parts = st.lists(inner, min_size=1, max_size=2)
+    named = st.dictionaries(st.sampled_from(NAMES), inner, max_size=2)
+    keywords = {
+        "properties": named,
+        "patternProperties": st.dictionaries(st.sampled_from(["a", "^b"]), inner, max_size=2),
+        "additionalProperties": inner,
+        "required": st.lists(st.sampled_from(NAMES), max_size=2, unique=True),
+        "propertyNames": inner,
+        "minProperties": counts,
+        "maxProperties": counts,
+        "items": inner,
+        "prefixItems": parts,
+        "minItems": counts,
+        "maxItems": counts,
+        "contains": inner,
+        "maxContains": counts,
+        "allOf": parts,
+        "anyOf": parts,
+        "oneOf": parts,
+        "not": inner,
+        "if": inner,
+        "then": inner,
+        "else": inner,
+        "dependentRequired": st.dictionaries(
+            st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), max_size=2, unique=True),
+            max_size=1,
+        ),
+        "dependentSchemas": st.dictionaries(st.sampled_from(NAMES), inner, max_size=1),
+    }  # fmt: skip
+    chosen = st.lists(st.sampled_from(sorted(keywords)), min_size=1, max_size=3, unique=True)
+    made = chosen.flatmap(lambda words: st.fixed_dictionaries({w: keywords[w] for w in words}))
+    return st.one_of(made, st.tuples(made, simple).map(merged))
+
+
+def merged(pair: tuple[dict[str, Any], Any]) -> dict[str, Any]:
+    first, second = pair
+    return {**(second if isinstance(second, dict) else {}), **first}
+
+
+schemas = st.recursive(simple, deeper, max_leaves=5)
+
+
+def spellings(value: Any) -> list[str]:
+    """A value with its keys in every order."""
+    if isinstance(value, list):
+        rows = itertools.product(*map(spellings, value))
+        return ["[" + ",".join(row) + "]" for row in rows]
+    if isinstance(value, dict):
+        found = []
+        for order in itertools.permutations(value):
+            for row in itertools.product(*(spellings(value[k]) for k in order)):
+                pairs = zip(map(json.dumps, order), row, strict=True)
+                found.append("{" + ",".join(f"{k}:{v}" for k, v in pairs) + "}")
+        return found
+    return [json.dumps(value, ensure_ascii=False)]
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert len({k for k, _ in pairs}) == len(pairs)
+    return dict(pairs)
+
+
+def has_repeats(text: str) -> bool:
+    try:
+        json.loads(text, object_pairs_hook=unique)
+    except AssertionError:
+        return True
+    return False
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None)
+@given(schemas)
+def test_schemas_mean_what_jsonschema_says(schema: Any) -> None:
+    oracle = jsonschema.Draft202012Validator(schema)
+    problem = ""
+    try:
+        found = automaton_of("json_schema", schema)
+    except ConstraintError as error:
+        problem = error.problem
+    if problem:
+        # What is refused is refused for its size, or since nothing is valid.
+        assert "nothing can match" in problem or "too" in problem
+        assert "too" in problem or not any(oracle.is_valid(v) for v in VALUES)
+        return
+    for value in VALUES:
+        taken = any(found.matches(text) for text in spellings(value))
+        assert taken == oracle.is_valid(value), value
+    draw = random.Random(0)
+    for about in (0, 5, 15, 30):
+        text = found.sample(draw, about)
+        if not has_repeats(text):  # that is what the matcher sees to
+            assert oracle.is_valid(json.loads(text)), text
