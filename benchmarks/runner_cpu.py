@@ -83,6 +83,14 @@ def step_of(rows: int, context: int, shared: bool, vocabulary: int) -> Step:
     return Step(tuple(segment(1, context, table) for table in tables))
 
 
+def fill(runner: ModelRunner) -> None:
+    """Write every slot, so that decode steps find numbers wherever they look."""
+    tokens = np.zeros(512, np.int32)
+    for first in range(0, KV_TOKENS, len(tokens)):
+        slots = np.arange(first, first + len(tokens), dtype=np.int32)
+        runner.run(Step((Segment(tokens=tokens, start=0, slots=slots),)))
+
+
 def rival(config: ModelConfig, dtype: torch.dtype, attention: str) -> torch.nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -143,6 +151,7 @@ def main() -> None:
         kv_tokens=KV_TOKENS,
         threads=options.threads,
     )
+    fill(runner)
     torch.set_num_threads(runner.threads)
     models = (
         [] if options.tiny else [rival(SMOLLM2_135M, runner.dtype, a) for a in ("sdpa", "eager")]
