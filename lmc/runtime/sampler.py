@@ -21,6 +21,7 @@ Source: Gumbel-max: Maddison et al., 2014. Counter-based numbers: Salmon et al.,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -41,7 +42,7 @@ __all__ = ["Sampler", "Wish", "allowed_tokens", "draw", "keys_of_draw", "noise",
 FloatArray = npt.NDArray[np.float32]
 WordArray = npt.NDArray[np.uint32]
 
-FIRST_TRIED = 256  # tokens sorted at first for top-p; more only where these do not reach it
+NEAR_ENOUGH = 0.01  # nats by which float32 may be wrong about a distance
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +91,23 @@ def allowed_tokens(
     if sampling.temperature == 0 or (k == vocabulary and sampling.top_p >= 1.0):
         return mask
     scores = logits if mask is None else np.where(mask, logits, np.float32(-np.inf))
-    tried = k if k < vocabulary else min(FIRST_TRIED, vocabulary)
-    weights = np.exp((scores - scores.max()).astype(np.float64) / sampling.temperature)
-    while True:
-        kept = ranked = _greatest(scores, tried)
-        if sampling.top_p < 1.0:
-            whole = weights.sum() if k == vocabulary else weights[ranked].sum()
-            before = np.cumsum(weights[ranked]) - weights[ranked]
-            kept = ranked[before < sampling.top_p * whole]
-        if tried >= k or len(kept) < tried:
-            break
-        tried = min(vocabulary, 16 * tried)
+    greatest, whole = scores.max(), math.nan
+    if k < vocabulary:
+        ranked = _greatest(scores, k)
+    else:
+        distances = (scores - greatest) / np.float32(sampling.temperature)
+        whole = float(np.exp(distances).sum(dtype=np.float64))
+        # tokens further off share less than 1 - top_p of the greatest one's probability
+        far = math.log((1 - sampling.top_p) / vocabulary) - NEAR_ENOUGH
+        near = np.flatnonzero(distances >= far)
+        ranked = near[np.argsort(-scores[near], kind="stable")]
+    if sampling.top_p < 1.0:
+        weights = np.exp((scores[ranked] - greatest).astype(np.float64) / sampling.temperature)
+        whole = float(weights.sum()) if k < vocabulary else whole
+        before = np.cumsum(weights) - weights
+        ranked = ranked[before < sampling.top_p * whole]
     left = np.zeros(vocabulary, np.bool_)
-    left[kept] = True
+    left[ranked] = True
     return left if mask is None else left & mask
 
 
