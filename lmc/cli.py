@@ -7,6 +7,7 @@ Exit codes: 0 all right; 1 the program, or some row, failed; 2 wrong usage or un
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import threading
@@ -25,13 +26,17 @@ from lmc.commands.doctor import doctor_command
 from lmc.commands.exits import FAILED, INTERRUPTED, WRONG_USAGE, exit_code
 from lmc.commands.explain import explain_command
 from lmc.commands.model import model_commands
+from lmc.commands.output import STDOUT, say
 from lmc.commands.run import run_command
-from lmc.errors import LmcError
+from lmc.errors import InternalError, LmcError, RunError
 
 __all__ = ["app", "main"]
 
 # What the parser raises for wrong usage; typer exports only its subclasses.
 _ParserError: Any = typer.BadParameter.__base__
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class _Group(TyperGroup):
@@ -46,14 +51,23 @@ class _Group(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,  # noqa: ANN401 - passed on as it is
     ) -> Any:  # noqa: ANN401 - what a command returns
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # it was closed: what is written to it is lost
+                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         try:
             code = super().main(args, "lmc", complete_var, False, windows_expand_args, **extra)
+            sys.stdout.flush()  # what cannot be written is found out here, not at exit
         except _ParserError as error:
             command = error.ctx.command_path if error.ctx is not None else "lmc"
             _say(f"error: {_one_line(error.format_message())}\n  hint: see {command} --help")
             code = WRONG_USAGE
         except typer.Abort:
             code = INTERRUPTED
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):
+                _say(f"error: cannot write {STDOUT}: {error.strerror or error}")
+            code = FAILED
+        _drop_unwritten()
         if not standalone_mode:
             return code
         if code == INTERRUPTED:
@@ -70,14 +84,12 @@ class _Group(TyperGroup):
         except KeyboardInterrupt as error:
             _say("interrupted")
             fault, code = error, INTERRUPTED
-        except BrokenPipeError:
-            # Whoever read our output has gone; nothing is left to say, at exit neither.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # whoever read our output has gone; nothing is left to say
             raise typer.Exit(FAILED) from None
         except (_ParserError, typer.Exit, typer.Abort):
             raise
-        except Exception as error:
-            _say(f"error: {type(error).__name__}: {error}\n  hint: this is a fault of lmc itself")
+        except BaseException as error:
+            _say(_shown(_named(error)))
             fault, code = error, FAILED
         if ctx.meta.get(options.TRACEBACK):
             traceback.print_exception(fault)
@@ -90,6 +102,36 @@ def _leave(code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _drop_unwritten() -> None:
+    """Forget what standard output does not take, lest Python speaks of it at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _named(error: BaseException) -> LmcError:
+    """An exception that nothing else took: of the machine, of a program, or a fault of ours."""
+    package = ((error.name or "") if isinstance(error, ImportError) else "").partition(".")[0]
+    if package and package != "lmc":
+        hint = f"pip install {package}" + ", or use --model fake" * (package == "torch")
+        if isinstance(error, ModuleNotFoundError):
+            return RunError(f"{package} is not installed", hint=hint)
+        return RunError(f"{package} cannot be imported: {error}", hint=hint)
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return RunError(f"cannot write {error.filename or 'a file'}: {error.strerror}")
+    if isinstance(error, OSError) and error.filename is not None:
+        return RunError(f"{error.filename}: {error.strerror}")
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, Exception):
+        return InternalError(text, hint="this is a fault of lmc itself")
+    from lmc.frontend.location import of_traceback
+
+    return RunError(
+        text, of_traceback(error.__traceback__), hint="a program must not end the process"
+    )
 
 
 def _shown(error: LmcError) -> str:
@@ -107,7 +149,8 @@ def _one_line(message: str) -> str:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    with contextlib.suppress(OSError):  # the exit code says the rest
+        print(text, file=sys.stderr)
 
 
 app = typer.Typer(
@@ -132,7 +175,7 @@ def _root(
 ) -> None:
     """Compile LM programs and run them."""
     if version:
-        print(f"lmc {__version__}")
+        say(f"lmc {__version__}\n", sys.stdout)
     elif context.invoked_subcommand is None:
         with contextlib.redirect_stdout(sys.stderr):
             print(context.get_help())

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from lmc.commands import options
+from lmc.commands.output import say, writing
 
 __all__ = ["bench_command"]
 
@@ -48,7 +49,9 @@ def bench_command(
     )
     table = as_markdown(report)
     if json is not None:
-        json.write_text(json_text.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+        with writing(json):
+            json.write_text(json_text.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
     if write is not None:
-        write.write_text(table, encoding="utf-8")
-    print(table, end="")
+        with writing(write):
+            write.write_text(table, encoding="utf-8")
+    say(table, sys.stdout)

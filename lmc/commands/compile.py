@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmc.commands import options
-from lmc.commands.output import note, say
+from lmc.commands.output import note, say, writing
 from lmc.errors import LmcError, UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def compile_command(
     """Compile a program, without a model.
 
     Texts among the arguments stay open: a program is compiled for their number and shape, and for
-    the values of everything else.
+    the values of everything else. lmc run runs what was compiled, lmc bench measures how fast.
     """
     from lmc.commands.given import given_arguments
     from lmc.commands.source import faults_of_program, load_program
@@ -100,7 +100,8 @@ def compile_command(
     if output is None or artifact:
         say(text, sys.stdout)
     else:
-        output.write_text(text, encoding="utf-8")
+        with writing(output):
+            output.write_text(text, encoding="utf-8")
 
 
 @dataclass
@@ -160,10 +161,26 @@ def _write_artifact(path: Path, program: Program, compiled: Compiled, model: str
 
         loaded = load_tokenizer(resolve(model))
         tokenizer, template = loaded.fingerprint, loaded.template_fingerprint
-    write_artifact(
-        path,
-        Artifact(compiled.plan, str(compiled.program), tokenizer, template, program.defaults()),
-    )
+    with writing(path):
+        write_artifact(
+            path,
+            Artifact(compiled.plan, str(compiled.program), tokenizer, template, program.defaults()),
+        )
+    for warning in dict.fromkeys(_ends(compiled.program)):
+        note(warning)
+
+
+def _ends(graph: Graph) -> Iterator[str]:
+    """Warnings: where an artifact cannot go on, because it has no source to run eagerly."""
+    from lmc.commands.report import advice
+    from lmc.ir.ops import Resume
+
+    for node in graph.walk():
+        if isinstance(node.op, Resume):
+            yield (
+                f"warning: the artifact cannot go on from {node.at or 'an unknown line'}: "
+                f"{node.op.reason}\n  hint: {advice(node.op.reason)}"
+            )
 
 
 def _emitted(emit: Emit, compiled: Compiled, shapes: list[Shape] | None) -> str:

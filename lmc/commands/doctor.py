@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from lmc import __version__
 from lmc.commands import options
 from lmc.commands.model import size
+from lmc.commands.output import say
 
 __all__ = ["doctor_command"]
 
@@ -21,12 +22,12 @@ def doctor_command(traceback: options.Traceback = False) -> None:  # noqa: ARG00
     """Print what lmc finds on this machine, and how to mend what is missing."""
     missing = 0
     for what, found, mend in _findings():
-        print(f"{what:<12} {found}")
+        say(f"{what:<12} {found}\n", sys.stdout)
         if mend:
             missing += 1
-            print(f"{'':<12} -> {mend}")
-    print()
-    print("all there" if not missing else f"{missing} to mend, if you need it")
+            say(f"{'':<12} -> {mend}\n", sys.stdout)
+    end = "all there" if not missing else f"{missing} to mend, if you need it"
+    say(f"\n{end}\n", sys.stdout)
 
 
 def _findings() -> Iterator[Line]:

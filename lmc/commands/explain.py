@@ -27,7 +27,8 @@ def explain_command(
 ) -> None:
     """Explain how a program compiles, and how to change it where it does not."""
     if re.fullmatch(r"LMC\d+", source):
-        print(f"{source}: errors have no numbers in this version; docs/errors.md lists their kinds")
+        there = "errors have no numbers in this version; docs/errors.md lists their kinds"
+        say(f"{source}: {there}\n", sys.stdout)
         return
     from lmc.commands.given import given_arguments
     from lmc.commands.report import report_of

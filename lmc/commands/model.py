@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
 from lmc.commands import options
+from lmc.commands.output import say
 from lmc.errors import ModelError, RunError
 
 __all__ = ["model_commands", "size"]
@@ -25,7 +28,7 @@ def pull_command(name: Name, traceback: options.Traceback = False) -> None:  # n
     from lmc.runtime.store import KNOWN, pull
 
     try:
-        print(pull(name))
+        say(f"{pull(name)}\n", sys.stdout)
     except ModelError as error:
         if name in KNOWN:  # the name is right: what failed is the fetching
             raise RunError(error.problem, hint=error.hint) from error
@@ -44,11 +47,12 @@ def list_command(
 
     entries = list_models()
     if as_json:
-        print(json.dumps([asdict(entry) for entry in entries], indent=1))
+        say(json.dumps([asdict(entry) for entry in entries], indent=1) + "\n", sys.stdout)
         return
     for entry in entries:
         state = "here" if entry.cached else "not fetched"
-        print(f"{entry.name:<16} {size(entry.bytes):>8}  {state:<12} {entry.about}")
+        line = f"{entry.name:<16} {size(entry.bytes):>8}  {state:<12} {entry.about}"
+        say(f"{line}\n", sys.stdout)
 
 
 @model_commands.command("show")
@@ -62,23 +66,23 @@ def show_command(
 
     facts = show(name)
     if as_json:
-        print(json.dumps(facts, indent=1, ensure_ascii=False, default=str))
+        say(json.dumps(facts, indent=1, ensure_ascii=False, default=str) + "\n", sys.stdout)
         return
-    _print(facts, "")
+    say("".join(f"{line}\n" for line in _lines(facts, "")), sys.stdout)
 
 
-def _print(facts: dict[str, Any], indent: str) -> None:
+def _lines(facts: dict[str, Any], indent: str) -> Iterator[str]:
     for key, value in facts.items():
         if isinstance(value, dict):
-            print(f"{indent}{key}:")
-            _print(value, indent + "  ")
+            yield f"{indent}{key}:"
+            yield from _lines(value, indent + "  ")
         elif key == "bytes":
-            print(f"{indent}size: {size(value)}")
+            yield f"{indent}size: {size(value)}"
         elif value is not None:
             shown = (
                 {True: "yes", False: "no"}.get(value, value) if value in (True, False) else value
             )
-            print(f"{indent}{key}: {shown}")
+            yield f"{indent}{key}: {shown}"
 
 
 def size(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -10,47 +11,70 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from lmc.errors import UsageError
+from lmc.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from lmc.result import Result
 
-__all__ = ["JsonLines", "note", "say", "show"]
+__all__ = ["STDOUT", "JsonLines", "note", "say", "show", "writing"]
+
+STDOUT = "standard output"
 
 
 class JsonLines:
     """JSON objects, one a line, each written at once: what was written stays, come what may.
 
+    An older file stays as it is until `open`, or the first `write`.
+
     Args:
         path: the file, or None for `stream`.
         stream: standard output, unless it was redirected.
-
-    Raises:
-        UsageError: the file cannot be written.
     """
 
     def __init__(self, path: Path | None, stream: TextIO) -> None:
+        self._path = path
         self._stream = stream
         self._file: io.FileIO | None = None
-        if path is not None:
-            try:
-                self._file = io.FileIO(path, "w")
-            except OSError as error:
-                raise UsageError(f"-o {path} cannot be written: {error.strerror}") from error
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is no older file, or no longer."""
+        return self._path is None or self._file is not None
+
+    def open(self) -> None:
+        """Empty the file.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        if self.begun:
+            return
+        assert self._path is not None, "a stream is open"
+        try:
+            self._file = io.FileIO(self._path, "w")
+        except OSError as error:
+            raise UsageError(f"-o {self._path} cannot be written: {error.strerror}") from error
 
     def write(self, value: dict[str, Any]) -> None:
-        """Write one object; it is with the operating system when this returns."""
+        """Write one object; it is with the operating system when this returns.
+
+        Raises:
+            UsageError, RunError: it cannot be written.
+        """
+        self.open()
         encoding = "utf-8" if self._file is not None else self._stream.encoding
         line = json.dumps(value, ensure_ascii=False, default=repr) + "\n"
         if not _writes(encoding, line):  # with half of a surrogate pair not even UTF-8 does
             line = json.dumps(value, default=repr) + "\n"
         if self._file is None:
-            self._stream.write(line)
-            self._stream.flush()
+            with writing(STDOUT):
+                self._stream.write(line)
+                self._stream.flush()
             return
         view = memoryview(line.encode())
-        while view:  # usually one call: an interrupt leaves no half line
-            view = view[self._file.write(view) :]
+        with writing(self._path):
+            while view:  # usually one call: an interrupt leaves no half line
+                view = view[self._file.write(view) :]
 
     def __enter__(self) -> Self:
         return self
@@ -84,10 +108,11 @@ def show(result: Result, stream: TextIO) -> None:
         from rich.text import Text
 
         console = Console(file=stream, highlight=False, soft_wrap=True)
-        for name, lines in _blocks(named):
-            console.print(Text.assemble((name, "bold cyan"), *lines))
-        if not named and result.error is None:
-            console.print(Text(result.text))
+        with writing(STDOUT):
+            for name, lines in _blocks(named):
+                console.print(Text.assemble((name, "bold cyan"), *lines))
+            if not named and result.error is None:
+                console.print(Text(result.text))
         return
     texts = ["".join((name, *lines)) for name, lines in _blocks(named)]
     if not named and result.error is None:
@@ -125,8 +150,26 @@ def say(text: str, stream: TextIO) -> None:
     if not _writes(stream.encoding, text):
         encoding = stream.encoding or "ascii"
         text = text.encode(encoding, "backslashreplace").decode(encoding)
-    stream.write(text)
-    stream.flush()
+    with writing(STDOUT):
+        stream.write(text)
+        stream.flush()
+
+
+@contextlib.contextmanager
+def writing(what: Path | str | None) -> Iterator[None]:
+    """Say what it was that could not be written, to a full disk for example.
+
+    That nobody reads our standard output any more is no error.
+
+    Raises:
+        RunError: it could not.
+    """
+    try:
+        yield
+    except OSError as error:
+        if what == STDOUT and isinstance(error, BrokenPipeError):
+            raise
+        raise RunError(f"cannot write {what}: {error.strerror or error}") from error
 
 
 def note(text: str) -> None:

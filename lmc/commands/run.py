@@ -92,6 +92,8 @@ def run_command(
     """Run a program. Results go to standard output, or to the file of -o.
 
     A batch writes a JSON object a line, in the order of the rows, each as soon as it is there.
+    An older file of -o is kept if the program does not compile, or the model cannot be loaded.
+    How fast this machine runs programs is measured by lmc bench.
     """
     if backend != "local":
         raise UsageError(
@@ -229,17 +231,14 @@ def _run_one(what: _What, how: _Run, output: Path | None, results: TextIO, as_js
         LmcError: it failed; what it gave until then was written all the same.
     """
     how.rows = 1
-    with contextlib.ExitStack() as stack:
-        lines = None
-        if as_json or output is not None:
-            lines = stack.enter_context(JsonLines(output, results))
+    with JsonLines(output, results) as lines:
         try:
             result = _result(what, how)
         except LmcError as error:
-            if lines is not None and exit_code(error) != WRONG_USAGE:
+            if as_json and lines.begun and exit_code(error) != WRONG_USAGE:
                 lines.write(_failure(error))
             raise
-        if lines is not None:
+        if as_json or output is not None:
             lines.write(_as_json(result))
         else:
             show(result, results)
@@ -295,13 +294,19 @@ def _failure(error: LmcError) -> dict[str, Any]:
 
 
 def _run_batch(what: _What, rows: Rows, how: _Run, output: Path | None, results: TextIO) -> None:
-    """Run all rows."""
+    """Run all rows.
+
+    Raises:
+        LmcError: none can run; an older file is left as it is.
+    """
     from lmc.batch import progress_bar
 
+    _check_compiles(what, rows, how)
     name = what.program.name
     bar = output is not None or not results.isatty()  # not between the lines of results
     with JsonLines(output, results) as lines, how.engine(name) as engine:
         given = what.program.iter_batch(rows, engine=engine, eager=how.eager, options=how.options)
+        lines.open()
         started = time.perf_counter()
         try:
             with contextlib.closing(given), progress_bar(name, len(rows), bar) as advance:
@@ -314,6 +319,41 @@ def _run_batch(what: _What, rows: Rows, how: _Run, output: Path | None, results:
         finally:
             seconds = time.perf_counter() - started
             _summarize(how, len(rows), seconds, engine)
+
+
+def _check_compiles(what: _What, rows: Rows, how: _Run) -> None:
+    """Compile the program for a first row, before the model is loaded.
+
+    Rows for which it does not compile fail on their own, unless there are no others.
+
+    Raises:
+        LmcError: it compiles for no row.
+    """
+    from lmc.api import Loaded
+    from lmc.frontend.arguments import flatten
+
+    program = what.program
+    if isinstance(program, Loaded) or how.eager:
+        return
+    problem: LmcError | None = None
+    tried = set()
+    for row in rows:
+        try:
+            flat = flatten(program.arguments(row))
+        except LmcError:  # of the arguments: nothing is said about the program
+            continue
+        if flat.key in tried:
+            continue
+        tried.add(flat.key)
+        try:
+            with faults_of_program():
+                program.compiled(flat, how.options)
+        except LmcError as error:
+            problem = problem or error
+        else:
+            return
+    if problem is not None:
+        raise problem
 
 
 def _report(result: Result, rows: Rows, failed: int) -> None:

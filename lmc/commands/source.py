@@ -36,7 +36,10 @@ def load_source(source: str) -> Program | Loaded:
         from lmc.api import load
 
         _check_file(Path(source))
-        return load(source)
+        try:
+            return load(source)
+        except OSError as error:
+            raise UsageError(f"{source} cannot be read: {error.strerror or error}") from error
     return load_program(source)
 
 
@@ -99,16 +102,24 @@ def _imported(path: Path) -> ModuleType:
     except LmcError as error:
         located = TraceError(error.problem, error.where, hint=error.hint)
         raise located.at(of_traceback(error.__traceback__)) from error
-    except (Exception, SystemExit) as error:
-        text = f": {error}" if str(error) else ""
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         where = of_traceback(error.__traceback__) or Location(str(path), 1)
-        raise TraceError(f"{type(error).__name__}{text}", where) from error
+        raise _raised(error, where) from error
     finally:
         # At the end of the path, a neighbour called like a library cannot hide the library from
         # what lmc itself imports later, yet the program's functions can still import it.
         sys.path.remove(folder)
         sys.path.append(folder)
     return module
+
+
+def _raised(error: BaseException, where: Location | None) -> TraceError:
+    """What a program raised, as an error of its own."""
+    text = f": {error}" if str(error) else ""
+    hint = "a program must not end the process" if isinstance(error, SystemExit) else None
+    return TraceError(f"{type(error).__name__}{text}", where, hint=hint)
 
 
 def _shown(filename: str) -> str:
@@ -163,3 +174,9 @@ def faults_of_program() -> Iterator[None]:
             yield
     except UsageError as error:
         raise TraceError(error.problem, error.where, hint=error.hint) from error
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # sys.exit() in a program must not end ours in silence
+        from lmc.frontend.location import of_traceback
+
+        raise _raised(error, of_traceback(error.__traceback__)) from error

@@ -12,7 +12,7 @@ import lmc
 
 from .conftest import ROOT, Invoke, start
 
-COMMANDS = ["compile", "run", "explain", "model", "doctor"]
+COMMANDS = ["compile", "run", "explain", "model", "bench", "doctor"]
 
 
 def test_help_names_every_command(invoke: Invoke) -> None:
