@@ -209,7 +209,7 @@ class Executor:
         if self._thread is None:
             with self._start_lock:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._loop, name="lmc", daemon=True)
+                    self._thread = threading.Thread(target=self._loop, name="lmc-loop", daemon=True)
                     self._thread.start()
 
     def _loop(self) -> None:
