@@ -129,7 +129,11 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The first item. No item may begin with itself, nor look at what stands around it."""
+    """The first item. No item may begin with itself, nor look at what stands around it.
+
+    Conjunctions and complements of rules can be walked, but whether anything is left of them may
+    take too long to find out: no method answers that for all of them.
+    """
 
     items: tuple[Expression, ...]
 

@@ -96,8 +96,6 @@ def _arms(node: Expression, nullable: Sequence[bool]) -> Iterator[_Arm]:
                     yield from _arms(rest, nullable)
                 else:
                     yield head, _then(first, rest)
-                    if head is not None and nullable[head] and first == EPSILON:
-                        yield from _arms(rest, nullable)
         case Repeat(item, low, high) if _fronts(item, nullable):
             if low == 0:
                 yield None, EPSILON

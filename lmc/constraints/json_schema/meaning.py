@@ -34,7 +34,7 @@ _SILENT = frozenset(
         "readOnly", "title", "writeOnly",
     }
 )  # fmt: skip
-_MOST_BRANCHES = 64
+_MOST_BRANCHES = 256
 
 
 class Meaning:
@@ -361,12 +361,14 @@ class Meaning:
             shape = self.algebra.both(shape, self.shape(part))
         return shape
 
-    def _any_of(self, node: Node) -> Shape:
-        return self.algebra.either([self.shape(f) for f in self._parts(node, "anyOf")])
+    def _any_of(self, node: Node, keyword: str = "anyOf") -> Shape:
+        return self.algebra.either([self.shape(f) for f in self._parts(node, keyword)])
 
     def _one_of(self, node: Node) -> Shape:
         parts = self._parts(node, "oneOf")
-        if len(parts) > _MOST_BRANCHES and not self.waives("oneOf"):
+        if len(parts) > _MOST_BRANCHES:
+            if self.waives("oneOf"):
+                return self._any_of(node, "oneOf")
             raise refusal(
                 node, "oneOf", f"there are more than {_MOST_BRANCHES} alternatives",
                 hint='use anyOf, or waive=("oneOf",) to take it as anyOf',
@@ -380,6 +382,8 @@ class Meaning:
                 if parts[i] is parts[j]:
                     shape = self.algebra.nothing
                     break
+                if not _may_meet(shape, other):
+                    continue
                 common = self.algebra.both(shape, other)
                 if not self.is_empty_shape(common):
                     shape = self.algebra.both(shape, self.algebra.complement(other))
@@ -439,6 +443,19 @@ class Meaning:
             node, keyword, f"{keyword} is not supported",
             hint=f'waive=("{keyword}",) compiles the schema without it',
         )  # fmt: skip
+
+
+def _may_meet(a: Shape, b: Shape) -> bool:
+    """Whether two shapes may have common values, as far as a glance tells."""
+    if a.literals & b.literals or (a.numbers and b.numbers):
+        return True
+    if (a.arrays and b.arrays) or (a.objects and b.objects):
+        return True
+    return any(
+        x.only is None or y.only is None or not x.only.isdisjoint(y.only)
+        for x in a.strings
+        for y in b.strings
+    )
 
 
 def _with(keyword: str) -> Callable[[Meaning, Node], Shape | None]:

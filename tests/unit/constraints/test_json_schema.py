@@ -178,6 +178,7 @@ def test_lengths_count_characters() -> None:
         ("\\bx\\b", ["x", "a x"], ["ax"]),
         ("^\\\\n$", ["\\n"], ["\n"]),
         ("(?<!\\\\)n", ["n", "an"], ["\\n"]),
+        ("(?<=\\n)x", ["\nx"], ["\\nx", "nx"]),
         ("^(?!.*foo).*$", ["bar"], ["a foo"]),
     ],
 )
@@ -233,6 +234,14 @@ def test_not_of_objects() -> None:
     assert not found.matches('{"a":1}')
     assert not found.matches('{"a":1,"b":3}')
     assert found.matches('{"a":1,"b":3,"c":1}')
+
+
+def test_what_there_must_be_some_of_may_be_a_property() -> None:
+    found = schema(
+        type="object", properties={"a": {}}, not_={"additionalProperties": {"type": "integer"}}
+    )
+    cases = ['{"a":"x"}', '{"a":1}', '{"a":1,"b":"x"}', '{"a":1,"b":1}', "{}"]
+    assert [found.matches(t) for t in cases] == [True, False, True, False, False]
 
 
 def test_if_then_else() -> None:
