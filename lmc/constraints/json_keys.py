@@ -25,6 +25,7 @@ from lmc.constraints.vocabulary import Vocabulary
 
 __all__ = ["JsonAutomaton", "JsonMatcher", "Keys"]
 
+_REMEMBERED = 4096  # sets of used keys whose tokens are kept
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 
 
@@ -114,6 +115,7 @@ class _Quotes:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.whole: dict[bytes, list[int]] = {}
         self.begun: dict[bytes, list[int]] = {}
+        self._suspects: dict[frozenset[bytes], frozenset[int]] = {}
         for token, text in enumerate(vocabulary.token_bytes):
             if text is None or b'"' not in text:
                 continue
@@ -123,14 +125,22 @@ class _Quotes:
             if parts[-1]:
                 self.begun.setdefault(parts[-1], []).append(token)
 
-    def suspects(self, used: frozenset[bytes]) -> set[int]:
+    def suspects(self, used: frozenset[bytes]) -> frozenset[int]:
         """The tokens that hold one of these keys, or begin with it behind a quotation mark."""
+        known = self._suspects.get(used)
+        if known is None:
+            if len(self._suspects) >= _REMEMBERED:
+                self._suspects.clear()
+            known = self._suspects[used] = self._look_up(used)
+        return known
+
+    def _look_up(self, used: frozenset[bytes]) -> frozenset[int]:
         found: set[int] = set()
         for key in used:
             found.update(self.whole.get(key, ()))
             for size in range(1, len(key) + 1):
                 found.update(self.begun.get(key[:size], ()))
-        return found
+        return frozenset(found)
 
 
 _known: weakref.WeakKeyDictionary[Vocabulary, _Quotes] = weakref.WeakKeyDictionary()
@@ -146,12 +156,13 @@ def _quotes(vocabulary: Vocabulary) -> _Quotes:
 class JsonMatcher(TokenMatcher):
     """A `TokenMatcher` that allows no key twice."""
 
-    __slots__ = ("_keys", "_quotes")
+    __slots__ = ("_keys", "_last", "_quotes")
 
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary) -> None:
         super().__init__(automaton, vocabulary)
         self._keys = Keys()
         self._quotes = _quotes(vocabulary)
+        self._last: tuple[Keys, MaskArray, MaskArray] | None = None
 
     def mask(self) -> MaskArray:
         return self._without_repeats(super().mask())
@@ -186,12 +197,18 @@ class JsonMatcher(TokenMatcher):
         twin.automaton, twin._table = self.automaton, self._table
         twin._start, twin._place, twin._path = self._start, self._place, self._path
         twin._ended = self._ended
-        twin._keys, twin._quotes = self._keys, self._quotes
+        twin._keys, twin._quotes, twin._last = self._keys, self._quotes, self._last
         return twin
 
     def _without_repeats(self, row: MaskArray) -> MaskArray:
         if self._ended or not self._keys.used:
             return row
+        last = self._last
+        if last is None or last[0] is not self._keys or last[1] is not row:
+            last = self._last = (self._keys, row, self._checked(row))
+        return last[2]
+
+    def _checked(self, row: MaskArray) -> MaskArray:
         bad = [t for t in self._suspects() if row[t] and not self._fits(t)]
         if not bad:
             return row
@@ -199,15 +216,19 @@ class JsonMatcher(TokenMatcher):
         row[bad] = False
         return self.vocabulary.shared_row(row)
 
-    def _suspects(self) -> set[int]:
+    def _suspects(self) -> frozenset[int]:
         """The tokens that may repeat a key, or lead to where only that is left."""
         used, key = self._keys.used, self._keys.key
         found = self._quotes.suspects(used)
-        if key is not None:
-            for other in used:
-                if other.startswith(key):
-                    found.update(_along(self.vocabulary, other[len(key) :] + b'"'))
-        return found
+        if key is None:
+            return found
+        more = {
+            token
+            for other in used
+            if other.startswith(key)
+            for token in _along(self.vocabulary, other[len(key) :] + b'"')
+        }
+        return found | more
 
     def _fits(self, token: int) -> bool:
         """Whether a token that the automaton allows repeats no key, now or later."""
