@@ -70,8 +70,6 @@ class _Group(TyperGroup):
         _drop_unwritten()
         if not standalone_mode:
             return code
-        if code == INTERRUPTED:
-            _leave(code)
         sys.exit(code)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - the parser's own types
@@ -184,4 +182,9 @@ def _root(
 
 def main() -> None:
     """Run `lmc` with the arguments of the process, and exit."""
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # here only: whoever calls `app` keeps the process
+            _leave(INTERRUPTED)
+        raise

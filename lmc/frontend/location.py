@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType, TracebackType
 
 from lmc.errors import Location
 
-__all__ = ["here", "in_library", "is_library", "of_code", "of_frame", "of_traceback"]
+__all__ = ["here", "in_library", "is_library", "of_code", "of_frame", "of_traceback", "unwatched"]
 
 _LMC = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = tuple(
@@ -23,6 +25,17 @@ def here() -> Location | None:
     while frame is not None and frame.f_code.co_filename.startswith(_LMC):
         frame = frame.f_back
     return of_frame(frame) if frame is not None else None
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Work of lmc's own, done while a program is traced: nobody watches its exceptions."""
+    before = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 def of_code(code: CodeType) -> Location:

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lmc.frontend import syntax
+from lmc.frontend.location import unwatched
 
 __all__ = ["rewritten"]
 
@@ -73,7 +74,8 @@ def _rewritten_code(code: types.CodeType, space: dict[str, Any]) -> types.CodeTy
     if key not in _codes:
         if len(_codes) > 2048:
             _codes.clear()
-        _codes[key] = _rewrite(code, space)
+        with unwatched():
+            _codes[key] = _rewrite(code, space)
     return _codes[key]
 
 

@@ -30,7 +30,7 @@ from lmc.errors import LmcError, Location, TraceError
 from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import constraint_automaton
-from lmc.frontend.location import here, in_library, is_library, of_frame, of_traceback
+from lmc.frontend.location import here, in_library, is_library, of_frame, of_traceback, unwatched
 from lmc.frontend.rewrite import rewritten
 from lmc.frontend.symbolic import Bool, Int, NeedsValue, Text, TextList, is_symbolic
 from lmc.frontend.syntax import guards
@@ -343,7 +343,8 @@ class _Tracer:
     ) -> tuple[Value, Value]:
         if params.constraint is not None:
             try:
-                constraint_automaton(*params.constraint)
+                with unwatched():
+                    constraint_automaton(*params.constraint)
             except LmcError as error:
                 raise error.at(at) from None
         return self._call(Gen(state, name, params, len(self._calls)), at)

@@ -305,3 +305,20 @@ def test_arguments_that_change_are_read_anew(fake: lmc.Engine) -> None:
     assert p.run(names=names).text == "a"
     names.add("b")
     assert p.run(names=names).text == "a,b"
+
+
+def test_what_lmc_does_itself_while_tracing_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lmc.frontend import tracer
+
+    def read(kind: str, source: object) -> None:
+        with contextlib.suppress(AttributeError):
+            kind.name  # type: ignore[attr-defined] # noqa: B018 - as parsers try things
+
+    monkeypatch.setattr(tracer, "constraint_automaton", read)
+
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += lmc.gen("a", regex="[a-z]+", max_tokens=3)
+        s += x
+
+    assert "flow.resume" not in str(p.trace())
