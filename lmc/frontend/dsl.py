@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
 from lmc.errors import LmcError, Location, UsageError
-from lmc.frontend.location import here
+from lmc.frontend.location import here, unwatched
 from lmc.frontend.symbolic import is_symbolic
 from lmc.params import SELECT_METHODS, GenParams
 
@@ -150,6 +150,8 @@ def gen(
     for one in (*stop, *(choices or ())):
         _known(one, "a stop string or choice of a gen")
     try:
+        with unwatched():  # models of classes are made by code that tries and fails
+            schema = _schema_text(json_schema)
         params = GenParams(
             max_tokens=max_tokens,
             stop=stop,
@@ -159,7 +161,7 @@ def gen(
             ignore_eos=ignore_eos,
             seed=seed,
             regex=regex,
-            json_schema=_schema_text(json_schema),
+            json_schema=schema,
             ebnf=ebnf,
             choices=None if choices is None else tuple(choices),
             jump_forward=jump_forward,

@@ -322,3 +322,19 @@ def test_what_lmc_does_itself_while_tracing_is_not_watched(monkeypatch: pytest.M
         s += x
 
     assert "flow.resume" not in str(p.trace())
+
+
+def test_a_schema_of_a_class_is_made_unwatched() -> None:
+    class Tries:
+        @classmethod
+        def model_json_schema(cls) -> dict[str, Any]:
+            with contextlib.suppress(KeyError):
+                {}["nothing"]  # as pydantic does, wherever it is installed
+            return {"type": "integer"}
+
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += x
+        s += lmc.gen("a", json_schema=Tries, max_tokens=3)
+
+    assert "flow.resume" not in str(p.trace())
