@@ -406,7 +406,10 @@ def test_a_loop_that_ends_refuses_what_comes(caplog: pytest.LogCaptureFixture) -
         assert isinstance(future.result(20).error, InternalError)
     with pytest.raises(LmcError):
         row.read(row.new_register())
-    wait_until_no_thread("lmc-loop")
+    thread = executor._thread
+    assert thread is not None
+    thread.join(20)
+    assert not thread.is_alive()
     for refused in (lambda: submit(engine, plan_of()), lambda: row.read(row.new_register())):
         with pytest.raises(RunError, match="the engine has stopped: SystemExit"):
             refused()
