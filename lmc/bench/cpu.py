@@ -131,10 +131,10 @@ def run(
                     figures.append(_decode(batch, engine, other, repeats))
     else:
         description = "no model"
-    return Report((*figures, *bookkeeping), _circumstances(description, peer))
+    return Report((*figures, *bookkeeping), _circumstances(description, peer, repeats))
 
 
-def _circumstances(description: str, peer: bool) -> dict[str, str]:
+def _circumstances(description: str, peer: bool, repeats: int) -> dict[str, str]:
     import torch
     import transformers
 
@@ -151,6 +151,7 @@ def _circumstances(description: str, peer: bool) -> dict[str, str]:
         "lmc": __version__,
         "engine": description,
         "peer": f"transformers {transformers.__version__}" if peer else "none",
+        "repeats": f"{repeats} of each figure, after one to warm up",
         "torch": torch.__version__,
         "python": platform.python_version(),
         "processor": f"{model}, {os.cpu_count()} logical cores",

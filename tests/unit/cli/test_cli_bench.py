@@ -16,6 +16,7 @@ def test_bookkeeping_is_measured_without_a_model(invoke: Invoke, tmp_path: Path)
     out = invoke("bench", "radix", "executor", "--write", str(table), "--json", str(figures))
     assert out.stdout == table.read_text()
     names = [f["name"] for f in json.loads(figures.read_text())["figures"]]
+    assert "* repeats: 3 of each figure" in out.stdout
     assert names == ["radix insert", "radix match", "executor"]
 
 
