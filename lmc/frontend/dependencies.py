@@ -17,7 +17,7 @@ from lmc.frontend.location import is_library
 __all__ = ["fixed", "snapshot"]
 
 _PLAIN = (str, int, float, bool, complex, bytes, type(None), type(Ellipsis), type(NotImplemented))
-_DEEPEST = 20  # containers within containers; deeper ones count by identity
+_MOST_ITEMS = 20_000  # read of containers in one snapshot; what is beyond counts by identity
 
 
 def snapshot(function: Callable[..., Any]) -> tuple[object, ...]:
@@ -26,7 +26,10 @@ def snapshot(function: Callable[..., Any]) -> tuple[object, ...]:
     Costs microseconds a name and as much again for each item of the containers it reads.
     """
     found: list[object] = []
-    _Reader(found).function(function)
+    try:
+        _Reader(found).function(function)
+    except RecursionError:  # too deep to read: equal to no other snapshot
+        found.append(object())
     return tuple(found)
 
 
@@ -41,11 +44,13 @@ class _Reader:
     def __init__(self, found: list[object]) -> None:
         self._found = found
         self._seen: set[int] = set()
+        self._containers: set[int] = set()  # so that one that holds itself is read once
+        self._items = 0
 
     def function(self, function: object) -> None:
         """Add what a function reads, if it is the user's own."""
         if isinstance(function, types.MethodType):
-            self.value(function.__self__, 0)
+            self.value(function.__self__)
             function = function.__func__
         if type(function) is not types.FunctionType or id(function.__code__) in self._seen:
             self._found.append(id(function))
@@ -59,32 +64,40 @@ class _Reader:
         for name in _names(code):
             if name in space:
                 self._found.append(name)
-                self.value(space[name], 0)
+                self.value(space[name])
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._found.append(name)
             try:
-                self.value(cell.cell_contents, 0)
+                self.value(cell.cell_contents)
             except ValueError:  # not set yet
                 self._found.append("empty")
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self.value(default, 0)
+            self.value(default)
 
-    def value(self, value: Any, depth: int) -> None:
+    def value(self, value: Any) -> None:
         if type(value) in _PLAIN:
             self._found.append((type(value), value))
-        elif type(value) in (list, tuple, set, frozenset, dict) and depth < _DEEPEST:
-            self._found.append((type(value), len(value)))
+        elif type(value) in (list, tuple, set, frozenset, dict) and self._reads(value):
             items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
             for item in items:
-                self.value(item, depth + 1)
+                self.value(item)
                 if type(value) is dict:
-                    self.value(value[item], depth + 1)
+                    self.value(value[item])
         elif isinstance(value, (types.FunctionType, types.MethodType)):
             self.function(value)
         elif isinstance(held := getattr(value, "function", None), types.FunctionType):
             self.function(held)  # another program
         else:
             self._found.append(id(value))
+
+    def _reads(self, container: Any) -> bool:
+        """Whether to read the items of a container; notes what kind and size it has."""
+        self._found.append((type(container), len(container)))
+        if id(container) in self._containers or self._items + len(container) > _MOST_ITEMS:
+            return False
+        self._containers.add(id(container))
+        self._items += len(container)
+        return True
 
 
 def _names(code: types.CodeType) -> list[str]:

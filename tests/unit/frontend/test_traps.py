@@ -338,3 +338,17 @@ def test_a_schema_of_a_class_is_made_unwatched() -> None:
         s += lmc.gen("a", json_schema=Tries, max_tokens=3)
 
     assert "flow.resume" not in str(p.trace())
+
+
+def test_what_is_read_from_outside_may_be_large_and_hold_itself(fake: lmc.Engine) -> None:
+    knot: list[Any] = ["k"]
+    knot += [knot, knot]
+    large = [str(n) for n in range(300_000)]
+
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += knot[0] + large[7] + x
+
+    assert p.run(x="a").text == "k7a"
+    knot[0] = "l"
+    assert p.run(x="a").text == "l7a"
