@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lmc.codegen.artifact import Artifact
     from lmc.engine import Engine
     from lmc.ir.core import Program as Graph
-    from lmc.runtime.executor import EagerRow
+    from lmc.runtime.eager_row import EagerRow
     from lmc.runtime.results import KnownCall, RowResult
 
 __all__ = ["Loaded", "Lowered", "Program", "compile", "current_engine", "jit", "load", "use"]

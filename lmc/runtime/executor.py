@@ -9,7 +9,8 @@ Owns        the rows in flight, their registers, and the thread that steps the e
 Promises    an error stays in its row: what depends on it fails with it, everything else goes on;
             after a row ends nothing of it runs any more, and nobody waits for it.
 Costs       a few microseconds an instruction; model calls wait in the engine, not here.
-Not here    what a request does (`scheduler`), what Python functions mean (`frontend`).
+Not here    what a request does (`scheduler`), what instructions do (`instructions`), what Python
+            functions mean (`frontend`).
 """
 
 from __future__ import annotations
@@ -21,83 +22,22 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol
 
-from lmc.constraints.automaton import Automaton
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
-from lmc.plan import Block, Instr, Plan, Reg
-from lmc.runtime.instructions import HANDLERS, Failure, Unset
-from lmc.runtime.results import CallMeta, KnownCall, RowResult
+from lmc.plan import Block, Plan
+from lmc.runtime.eager_row import EagerRow
+from lmc.runtime.instructions import HANDLERS
+from lmc.runtime.results import KnownCall, RowResult
+from lmc.runtime.row import Failure, Pending, Reader, ResumeFn, Row, Unset
 from lmc.runtime.target import Target
 
-__all__ = ["EagerRow", "Executor", "ResumeFn", "RowHandle"]
+__all__ = ["Executor", "RowHandle"]
 
 _log = logging.getLogger("lmc.executor")
 
 MAX_RESUMED = 64  # threads that run the rest of a program eagerly, at most
-
-
-class ResumeFn(Protocol):
-    """Goes on eagerly, given the row and the results of the model calls made so far.
-
-    Called on a thread of the executor's pool; it may wait for registers.
-    """
-
-    def __call__(self, row: EagerRow, calls: list[KnownCall]) -> None: ...
-
-
-class _Pending:
-    """An instruction of a row and how many registers it still waits for."""
-
-    __slots__ = ("instr", "missing", "reads", "writes")
-
-    def __init__(self, instr: Instr) -> None:
-        self.instr = instr
-        self.reads = tuple(dict.fromkeys(instr.reads()))
-        self.writes = tuple(instr.writes())
-        self.missing = 0
-
-    def again(self) -> _Pending:
-        """A fresh copy for another row."""
-        copy = _Pending.__new__(_Pending)
-        copy.instr, copy.reads, copy.writes, copy.missing = self.instr, self.reads, self.writes, 0
-        return copy
-
-
-class Row:
-    """One run of a program: registers, what waits for them, and the requests in flight."""
-
-    __slots__ = (
-        "constraints", "done", "error", "finished", "handles", "index", "meta", "order", "regs",
-        "resume", "seed", "value", "waiters",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        order: int,
-        seed: int,
-        index: int,
-        registers: int,
-        constraints: list[Automaton],
-        done: Callable[[RowResult], None],
-        resume: ResumeFn | None,
-    ) -> None:
-        self.order = order
-        self.seed = seed
-        self.index = index
-        self.regs: list[Any] = [Unset] * registers
-        self.constraints = constraints
-        self.done = done
-        self.resume = resume
-        self.meta: dict[int, Any] = {}
-        self.waiters: dict[int, list[_Pending]] = {}
-        self.handles: set[Any] = set()
-        self.finished = False
-        self.value: Any = None
-        self.error: LmcError | None = None
 
 
 class RowHandle:
@@ -121,10 +61,10 @@ class Executor:
         self.core = target.core
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
-        self._ready: deque[tuple[Row, _Pending]] = deque()
+        self._ready: deque[tuple[Row, Pending]] = deque()
         self._rows: set[Row] = set()
         self._orders = itertools.count()
-        self._blocks: dict[int, tuple[Block, tuple[_Pending, ...]]] = {}
+        self._blocks: dict[int, tuple[Block, tuple[Pending, ...]]] = {}
         self._deadlines: list[tuple[float, int, Row]] = []
         self._closed = False
         self._stopped: LmcError | None = None  # why the loop thread is no more
@@ -293,19 +233,19 @@ class Executor:
             row, pending = ready.popleft()
             if not row.finished:
                 self._run(row, pending)
-            elif isinstance(pending.instr, _Reader):
+            elif isinstance(pending.instr, Reader):
                 pending.instr.refuse(row)
 
     def _set_aside(self) -> None:
         """Forget the instructions that are ready; those that read wait for their row's end."""
         while self._ready:
             row, pending = self._ready.popleft()
-            if isinstance(pending.instr, _Reader):
+            if isinstance(pending.instr, Reader):
                 row.waiters.setdefault(pending.instr.register.index, []).append(pending)
             if row.finished:
-                _wake_readers(row)
+                row.wake_readers()
 
-    def _run(self, row: Row, pending: _Pending) -> None:
+    def _run(self, row: Row, pending: Pending) -> None:
         regs = row.regs
         instr = pending.instr
         if instr.op not in ("ret", "read"):  # a failed operand fails what depends on it, only
@@ -322,13 +262,13 @@ class Executor:
             fault.__cause__ = error
             self._fail(row, pending, fault)
 
-    def _fail(self, row: Row, pending: _Pending, error: LmcError) -> None:
+    def _fail(self, row: Row, pending: Pending, error: LmcError) -> None:
         if not pending.writes:  # if, resume: the row cannot go on
             self.fail_row(row, error)
         for index in pending.writes:
             self.set(row, index, Failure(error))
 
-    def emit(self, row: Row, pending: _Pending) -> None:
+    def emit(self, row: Row, pending: Pending) -> None:
         """Take one instruction: run it when its registers are set."""
         missing = 0
         for index in pending.reads:
@@ -345,7 +285,7 @@ class Executor:
         if known is None:
             if len(self._blocks) > 4096:
                 self._blocks.clear()
-            known = self._blocks[id(block)] = (block, tuple(map(_Pending, block.instrs)))
+            known = self._blocks[id(block)] = (block, tuple(map(Pending, block.instrs)))
         for pending in known[1]:
             self.emit(row, pending.again())
 
@@ -386,33 +326,11 @@ class Executor:
                 self.core.cancel(handle)
         finally:
             row.handles.clear()
-            _wake_readers(row)
+            row.wake_readers()
             try:
                 row.done(result)
             except BaseException:  # a fault of who asked for the row, and of nobody else
                 _log.exception("what was to be called at the end of a row failed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reader(Instr):
-    """Not part of plans: hands a register's value to a thread that waits for it."""
-
-    op = "read"
-    register: Reg
-    future: Future[Any]
-
-    def refuse(self, row: Row) -> None:
-        """The row is over: there is nothing to read any more."""
-        self.future.set_exception(row.error or _over())
-
-
-def _wake_readers(row: Row) -> None:
-    """Nobody waits for a row that is over."""
-    waiting = [pending for some in row.waiters.values() for pending in some]
-    row.waiters.clear()
-    for pending in waiting:
-        if isinstance(pending.instr, _Reader):
-            pending.instr.refuse(row)
 
 
 def _cause(error: BaseException) -> LmcError:
@@ -422,122 +340,3 @@ def _cause(error: BaseException) -> LmcError:
     cause = InternalError(f"{error!r}")
     cause.__cause__ = error
     return cause
-
-
-def _read(_: Executor, row: Row, instr: _Reader) -> None:
-    instr.future.set_result(row.regs[instr.register.index])
-
-
-def _over() -> LmcError:
-    return Cancelled("the row is over; its values cannot be read any more")
-
-
-class EagerRow:
-    """A row seen from the thread that runs its Python function.
-
-    Instructions are handed over as they are met; `read` waits for a register.
-    """
-
-    def __init__(self, executor: Executor, row: Row) -> None:
-        self._executor = executor
-        self._row = row
-        self._next = len(row.regs)
-        self._automata: dict[int, int] = {}
-
-    @property
-    def target(self) -> Target:
-        """The engine's tokenizer, chat template and core."""
-        return self._executor.target
-
-    def new_register(self) -> Reg:
-        """A register that nothing has set yet."""
-        reg = Reg(self._next)
-        self._next += 1
-        return reg
-
-    def preset(self, value: object, meta: CallMeta | None = None) -> Reg:
-        """A register that holds `value`, and what is known about the call that gave it."""
-        reg = self.new_register()
-
-        def put() -> None:
-            if meta is not None:
-                self._row.meta[reg.index] = meta
-            self._executor.set(self._row, reg.index, value)
-
-        self._post(put)
-        return reg
-
-    def constraint(self, automaton: Automaton) -> int:
-        """The index of an automaton for `Gen.constraint`."""
-        known = self._automata.get(id(automaton))
-        if known is None:
-            known = self._automata[id(automaton)] = len(self._row.constraints)
-            self._row.constraints.append(automaton)
-        return known
-
-    def emit(self, instr: Instr) -> None:
-        """Hand over one instruction."""
-        pending = _Pending(instr)
-        self._post(lambda: self._executor.emit(self._row, pending))
-
-    def read(self, reg: Reg) -> Any:  # noqa: ANN401 - a register holds any value
-        """The value of a register, waiting for it.
-
-        Raises:
-            LmcError: what the register depends on failed, or the row was cancelled.
-        """
-        future: Future[Any] = Future()
-        reader = _Reader(register=reg, future=future)
-        pending = _Pending(reader)
-
-        def ask() -> None:
-            if self._row.finished:
-                reader.refuse(self._row)
-            else:
-                self._executor.emit(self._row, pending)
-
-        self._post(ask, always=True)
-        value = future.result()
-        if type(value) is Failure:
-            raise value.error
-        return value
-
-    def give(self, value: object) -> None:
-        """Set what the function returned; before the final `Ret`."""
-        self._row.value = value
-
-    def fail(self, error: LmcError, names: Sequence[str], registers: Sequence[Reg]) -> None:
-        """End the row with an error; the variables that are known by then are kept."""
-        row = self._row
-        held = list(zip(names, registers, strict=True))
-
-        def run() -> None:
-            result = RowResult(error=error)
-            for name, reg in held:
-                value = row.regs[reg.index]
-                if value is not Unset and type(value) is not Failure:
-                    result.variables[name] = value
-                    if reg.index in row.meta:
-                        result.meta[name] = row.meta[reg.index]
-            self._executor.finish(row, result)
-
-        self._post(run)
-
-    def _post(self, call: Callable[[], None], *, always: bool = False) -> None:
-        size = self._next
-
-        def run() -> None:
-            row = self._row
-            if row.finished and not always:
-                return
-            try:
-                if len(row.regs) < size:
-                    row.regs.extend([Unset] * (size - len(row.regs)))
-                call()
-            except Exception as error:
-                self._executor.fault(row, error)
-
-        self._executor.post(run)
-
-
-HANDLERS["read"] = _read

@@ -23,32 +23,13 @@ from lmc.runtime.request import (
     ScoreResult,
 )
 from lmc.runtime.results import CallMeta, KnownCall, RowResult
+from lmc.runtime.row import Failure, Reader, Row
 from lmc.textops import PURE
 
 if TYPE_CHECKING:
-    from lmc.runtime.executor import Executor, Row
+    from lmc.runtime.executor import Executor
 
-__all__ = ["HANDLERS", "Failure", "Unset"]
-
-
-class _UnsetType:
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "Unset"
-
-
-Unset = _UnsetType()
-"""What a register holds before it is set."""
-
-
-class Failure:
-    """What a register holds when its instruction, or one it depends on, failed."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: LmcError) -> None:
-        self.error = error
+__all__ = ["HANDLERS"]
 
 
 def _value(row: Row, operand: p.Operand) -> Any:  # noqa: ANN401 - a register holds any value
@@ -265,6 +246,10 @@ def _ret(executor: Executor, row: Row, instr: p.Ret) -> None:
     executor.finish(row, result)
 
 
+def _read(_: Executor, row: Row, instr: Reader) -> None:
+    instr.future.set_result(row.regs[instr.register.index])
+
+
 HANDLERS: dict[str, Callable[..., None]] = {
     "start": _start,
     "extend": _extend,
@@ -272,6 +257,7 @@ HANDLERS: dict[str, Callable[..., None]] = {
     "gen": _gen,
     "select": _select,
     "prefill": _prefill,
+    "read": _read,
     "release": _release,
     "compute": _compute,
     "list": _list,

@@ -1,0 +1,127 @@
+"""A row seen from the thread that runs its Python function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from lmc.constraints.automaton import Automaton
+from lmc.errors import LmcError
+from lmc.plan import Instr, Reg
+from lmc.runtime.results import CallMeta, RowResult
+from lmc.runtime.row import Failure, Pending, Reader, Row, Unset
+
+if TYPE_CHECKING:
+    from lmc.runtime.executor import Executor
+    from lmc.runtime.target import Target
+
+__all__ = ["EagerRow"]
+
+
+class EagerRow:
+    """A row seen from the thread that runs its Python function.
+
+    Instructions are handed over as they are met; `read` waits for a register.
+    """
+
+    def __init__(self, executor: Executor, row: Row) -> None:
+        self._executor = executor
+        self._row = row
+        self._next = len(row.regs)
+        self._automata: dict[int, int] = {}
+
+    @property
+    def target(self) -> Target:
+        """The engine's tokenizer, chat template and core."""
+        return self._executor.target
+
+    def new_register(self) -> Reg:
+        """A register that nothing has set yet."""
+        reg = Reg(self._next)
+        self._next += 1
+        return reg
+
+    def preset(self, value: object, meta: CallMeta | None = None) -> Reg:
+        """A register that holds `value`, and what is known about the call that gave it."""
+        reg = self.new_register()
+
+        def put() -> None:
+            if meta is not None:
+                self._row.meta[reg.index] = meta
+            self._executor.set(self._row, reg.index, value)
+
+        self._post(put)
+        return reg
+
+    def constraint(self, automaton: Automaton) -> int:
+        """The index of an automaton for `Gen.constraint`."""
+        known = self._automata.get(id(automaton))
+        if known is None:
+            known = self._automata[id(automaton)] = len(self._row.constraints)
+            self._row.constraints.append(automaton)
+        return known
+
+    def emit(self, instr: Instr) -> None:
+        """Hand over one instruction."""
+        pending = Pending(instr)
+        self._post(lambda: self._executor.emit(self._row, pending))
+
+    def read(self, reg: Reg) -> Any:  # noqa: ANN401 - a register holds any value
+        """The value of a register, waiting for it.
+
+        Raises:
+            LmcError: what the register depends on failed, or the row was cancelled.
+        """
+        future: Future[Any] = Future()
+        reader = Reader(register=reg, future=future)
+        pending = Pending(reader)
+
+        def ask() -> None:
+            if self._row.finished:
+                reader.refuse(self._row)
+            else:
+                self._executor.emit(self._row, pending)
+
+        self._post(ask, always=True)
+        value = future.result()
+        if type(value) is Failure:
+            raise value.error
+        return value
+
+    def give(self, value: object) -> None:
+        """Set what the function returned; before the final `Ret`."""
+        self._row.value = value
+
+    def fail(self, error: LmcError, names: Sequence[str], registers: Sequence[Reg]) -> None:
+        """End the row with an error; the variables that are known by then are kept."""
+        row = self._row
+        held = list(zip(names, registers, strict=True))
+
+        def run() -> None:
+            result = RowResult(error=error)
+            for name, reg in held:
+                value = row.regs[reg.index]
+                if value is not Unset and type(value) is not Failure:
+                    result.variables[name] = value
+                    if reg.index in row.meta:
+                        result.meta[name] = row.meta[reg.index]
+            self._executor.finish(row, result)
+
+        self._post(run)
+
+    def _post(self, call: Callable[[], None], *, always: bool = False) -> None:
+        size = self._next
+
+        def run() -> None:
+            row = self._row
+            if row.finished and not always:
+                return
+            try:
+                if len(row.regs) < size:
+                    row.regs.extend([Unset] * (size - len(row.regs)))
+                call()
+            except Exception as error:
+                self._executor.fault(row, error)
+
+        self._executor.post(run)

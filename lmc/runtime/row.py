@@ -1,0 +1,125 @@
+"""One run of a program: its registers, what waits for them, and the requests in flight.
+
+Owns        the state of a row; the loop thread (`executor`) is the only one that changes it.
+Not here    what instructions do (`instructions`), when they run (`executor`), the view of a thread
+            that runs a Python function (`eager_row`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lmc.constraints.automaton import Automaton
+from lmc.errors import Cancelled, LmcError
+from lmc.plan import Instr, Reg
+from lmc.runtime.results import KnownCall, RowResult
+
+if TYPE_CHECKING:
+    from lmc.runtime.eager_row import EagerRow
+
+__all__ = ["Failure", "Pending", "Reader", "ResumeFn", "Row", "Unset"]
+
+
+class _UnsetType:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "Unset"
+
+
+Unset = _UnsetType()
+"""What a register holds before it is set."""
+
+
+class Failure:
+    """What a register holds when its instruction, or one it depends on, failed."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: LmcError) -> None:
+        self.error = error
+
+
+class ResumeFn(Protocol):
+    """Goes on eagerly, given the row and the results of the model calls made so far.
+
+    Called on a thread of the executor's pool; it may wait for registers.
+    """
+
+    def __call__(self, row: EagerRow, calls: list[KnownCall]) -> None: ...
+
+
+class Pending:
+    """An instruction of a row and how many registers it still waits for."""
+
+    __slots__ = ("instr", "missing", "reads", "writes")
+
+    def __init__(self, instr: Instr) -> None:
+        self.instr = instr
+        self.reads = tuple(dict.fromkeys(instr.reads()))
+        self.writes = tuple(instr.writes())
+        self.missing = 0
+
+    def again(self) -> Pending:
+        """A fresh copy for another row."""
+        copy = Pending.__new__(Pending)
+        copy.instr, copy.reads, copy.writes, copy.missing = self.instr, self.reads, self.writes, 0
+        return copy
+
+
+class Row:
+    """One run of a program: registers, what waits for them, and the requests in flight."""
+
+    __slots__ = (
+        "constraints", "done", "error", "finished", "handles", "index", "meta", "order", "regs",
+        "resume", "seed", "value", "waiters",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        order: int,
+        seed: int,
+        index: int,
+        registers: int,
+        constraints: list[Automaton],
+        done: Callable[[RowResult], None],
+        resume: ResumeFn | None,
+    ) -> None:
+        self.order = order
+        self.seed = seed
+        self.index = index
+        self.regs: list[Any] = [Unset] * registers
+        self.constraints = constraints
+        self.done = done
+        self.resume = resume
+        self.meta: dict[int, Any] = {}
+        self.waiters: dict[int, list[Pending]] = {}
+        self.handles: set[Any] = set()
+        self.finished = False
+        self.value: Any = None
+        self.error: LmcError | None = None
+
+    def wake_readers(self) -> None:
+        """Nobody waits for a row that is over."""
+        waiting = [pending for some in self.waiters.values() for pending in some]
+        self.waiters.clear()
+        for pending in waiting:
+            if isinstance(pending.instr, Reader):
+                pending.instr.refuse(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader(Instr):
+    """Not part of plans: hands a register's value to a thread that waits for it."""
+
+    op = "read"
+    register: Reg
+    future: Future[Any]
+
+    def refuse(self, row: Row) -> None:
+        """The row is over: there is nothing to read any more."""
+        over = Cancelled("the row is over; its values cannot be read any more")
+        self.future.set_exception(row.error or over)
