@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lmc.api import Program, compile, jit, load, use
     from lmc.driver import Options
     from lmc.engine import Engine
-    from lmc.frontend.dsl import assistant, gen, select, system, user
+    from lmc.frontend.dsl import assistant, gen, score, select, system, user
     from lmc.result import Result
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "ir",
     "jit",
     "load",
+    "score",
     "select",
     "system",
     "use",
@@ -59,6 +60,7 @@ _WHERE = {
     "ir": "",
     "jit": "lmc.api",
     "load": "lmc.api",
+    "score": "lmc.frontend.dsl",
     "select": "lmc.frontend.dsl",
     "system": "lmc.frontend.dsl",
     "use": "lmc.api",

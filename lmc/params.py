@@ -7,10 +7,41 @@ from dataclasses import dataclass
 
 from lmc.errors import UsageError
 
-__all__ = ["SELECT_METHODS", "GenParams"]
+__all__ = ["SELECT_METHODS", "GenParams", "check_choosing"]
 
-SELECT_METHODS = ("token_length_normalized",)
+SELECT_METHODS = (
+    "token_length_normalized",
+    "greedy_token",
+    "unconditional_normalized",
+    "total_logprob",
+)
 _CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices")
+
+
+def check_choosing(method: object, temperature: object) -> None:
+    """Check how a select chooses.
+
+    Raises:
+        UsageError: there is no such method, the temperature is out of its range, or the method
+            cannot be drawn from.
+    """
+    if method not in SELECT_METHODS:
+        raise UsageError(
+            f"select() has no method {method!r}", hint=f"use {' or '.join(SELECT_METHODS)}"
+        )
+    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
+        raise UsageError(
+            f"temperature is {temperature!r}, must be a number", hint="give temperature= a number"
+        )
+    if not 0 <= temperature < float("inf"):
+        raise UsageError(
+            f"temperature is {temperature}", hint="give 0 (the best choice) or a positive number"
+        )
+    if temperature and method == "greedy_token":
+        raise UsageError(
+            "method='greedy_token' and temperature exclude each other",
+            hint="draw by total_logprob or another method",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ __all__ = [
     "Resume",
     "Ret",
     "Role",
+    "Score",
     "Select",
     "Start",
     "operand_registers",
@@ -148,7 +149,7 @@ class Gen(Instr):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select(Instr):
-    """A model call: the most likely of `choices`, by mean log-probability of its tokens."""
+    """A model call: the best of `choices` by `method`, or one drawn at `temperature`."""
 
     op: ClassVar[str] = "select"
     into: Reg
@@ -158,6 +159,20 @@ class Select(Instr):
     choices: tuple[Operand, ...]
     method: str
     draw: int
+    temperature: float = 0.0
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score(Instr):
+    """A model call: the state with `text` appended, and its log-probability there, in nats."""
+
+    op: ClassVar[str] = "score"
+    into: Reg
+    into_value: Reg
+    state: Reg
+    name: str
+    text: Operand
     priority: int = 0
 
 
@@ -229,7 +244,7 @@ class If(Instr):
 class Resume(Instr):
     """Run the rest of the program eagerly, replaying it with the results of its model calls.
 
-    `calls` holds, per model call made so far in program order, its (state, text) registers.
+    `calls` holds, per model call made so far in program order, its (state, result) registers.
     """
 
     op: ClassVar[str] = "resume"
@@ -332,6 +347,7 @@ _INSTRS: dict[str, type[Instr]] = {
         Role,
         Gen,
         Select,
+        Score,
         Compute,
         MakeList,
         Pack,

@@ -18,12 +18,12 @@ from typing import Any
 
 from lmc import plan as p
 from lmc.errors import LmcError, PlanError
-from lmc.params import SELECT_METHODS
+from lmc.params import check_choosing
 from lmc.textops import PURE
 
 __all__ = ["check", "opaque_values", "texts_in"]
 
-_STATE, _TEXT, _BOOL, _INT, _VALUE = "state", "text", "bool", "int", "value"
+_STATE, _TEXT, _BOOL, _INT, _FLOAT, _VALUE = "state", "text", "bool", "int", "float", "value"
 _ENDS = (p.If, p.Resume, p.Ret)
 
 Path = tuple[str | int, ...]
@@ -135,7 +135,9 @@ class _Place:
             return _TEXT
         if isinstance(value, bool):
             return _BOOL
-        return _INT if isinstance(value, int) else _VALUE
+        if isinstance(value, int):
+            return _INT
+        return _FLOAT if isinstance(value, float) else _VALUE
 
     def need(self, what: str, operand: p.Operand, wanted: str) -> None:
         found = self.type(operand)
@@ -181,13 +183,18 @@ def _gen(place: _Place, instr: p.Gen) -> tuple[str, ...]:
 def _select(place: _Place, instr: p.Select) -> tuple[str, ...]:
     place.need("the state", instr.state, _STATE)
     _check_draw(place, instr)
-    if instr.method not in SELECT_METHODS:
-        raise place.broken(f"there is no method {instr.method!r}")
+    check_choosing(instr.method, instr.temperature)
     if not instr.choices:
         raise place.broken("there are no choices")
     for nth, choice in enumerate(instr.choices, 1):
         place.need(f"choice {nth}", choice, _TEXT)
     return (_STATE, _TEXT)
+
+
+def _score(place: _Place, instr: p.Score) -> tuple[str, ...]:
+    place.need("the state", instr.state, _STATE)
+    place.need("the text", instr.text, _TEXT)
+    return (_STATE, _FLOAT)
 
 
 def _check_draw(place: _Place, instr: p.Gen | p.Select) -> None:
@@ -251,7 +258,7 @@ def _if(place: _Place, instr: p.If) -> tuple[str, ...]:
 def _resume(place: _Place, instr: p.Resume) -> tuple[str, ...]:
     for nth, (state, text) in enumerate(instr.calls, 1):
         place.need(f"the state of call {nth}", state, _STATE)
-        place.need(f"the text of call {nth}", text, _TEXT)
+        place.no_state(f"the result of call {nth}", text)
     return ()
 
 
@@ -273,6 +280,7 @@ _RULES: dict[type[p.Instr], Callable[..., tuple[str, ...]]] = {
     p.Role: _role,
     p.Gen: _gen,
     p.Select: _select,
+    p.Score: _score,
     p.Prefill: _prefill,
     p.Release: _release,
     p.Compute: _compute,

@@ -102,4 +102,8 @@ def _meta_json(meta: Any) -> Any:  # noqa: ANN401 - nested as the variables are
         held["stop"] = meta.stop
     if meta.scores is not None:
         held["scores"] = meta.scores
+        held["method"] = meta.method
+    if meta.finish_reason == "score":
+        held["token_ids"] = list(meta.token_ids)
+        held["logprobs"] = list(meta.logprobs)
     return held

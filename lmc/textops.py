@@ -4,8 +4,8 @@ One table, `PURE`, names each function once: its argument and result types as th
 and what it computes on Python values. The tracer records them, `canonicalize` folds them when all
 arguments are constants, the runtime executes them. To add one, add a line here.
 
-Types are written as in the IR: `text`, `bool`, `int`, `list<text>`; a trailing `*` takes any
-number of arguments.
+Types are written as in the IR: `text`, `bool`, `int`, `float`, `list<text>`; a trailing `*` takes
+any number of arguments.
 """
 
 from __future__ import annotations
@@ -97,6 +97,15 @@ PURE: dict[str, PureFn] = {
     "int.le": PureFn(("int", "int"), "bool", operator.le),
     "int.text": PureFn(("int",), "text", str),
     "int.nonzero": PureFn(("int",), "bool", bool),
+    "float.add": PureFn(("float", "float"), "float", operator.add),
+    "float.sub": PureFn(("float", "float"), "float", operator.sub),
+    "float.mul": PureFn(("float", "float"), "float", operator.mul),
+    "float.eq": PureFn(("float", "float"), "bool", operator.eq),
+    "float.ne": PureFn(("float", "float"), "bool", operator.ne),
+    "float.lt": PureFn(("float", "float"), "bool", operator.lt),
+    "float.le": PureFn(("float", "float"), "bool", operator.le),
+    "float.text": PureFn(("float",), "text", str),
+    "float.nonzero": PureFn(("float",), "bool", bool),
     "bool.not": PureFn(("bool",), "bool", operator.not_),
     "bool.text": PureFn(("bool",), "text", str),
     "list.get": PureFn(("list<text>", "int"), "text", operator.getitem),

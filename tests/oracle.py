@@ -309,7 +309,13 @@ class _Recorder:
         return after, call.text
 
     def select(
-        self, state: Prompt, name: str, choices: Sequence[str], method: str, at: Location | None
+        self,
+        state: Prompt,
+        name: str,
+        choices: Sequence[str],
+        method: str,
+        temperature: float,
+        at: Location | None,
     ) -> tuple[Prompt, str]:
         after, call = self.oracle.select(name, state, choices)
         self.calls.append(call)

@@ -35,6 +35,13 @@ class Gen:
 class Select:
     name: str
     choices: tuple[str, ...]
+    options: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    name: str
+    form: str  # as of Argument, or "word"
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,20 @@ _leaves = st.one_of(
     st.builds(Say, _words),
     st.builds(Argument, st.sampled_from(["plain", "upper", "f-string", "slice"])),
     st.builds(Gen, _names, _options),
-    st.builds(Select, _names, st.lists(_words, min_size=1, max_size=3).map(tuple)),
+    st.builds(
+        Select,
+        _names,
+        st.lists(_words, min_size=1, max_size=3, unique=True).map(tuple),
+        st.sampled_from(
+            [
+                (),
+                (("method", "total_logprob"), ("temperature", 1.5)),
+                (("method", "greedy_token"),),
+                (("method", "unconditional_normalized"), ("temperature", 0.5)),
+            ]
+        ),
+    ),
+    st.builds(Score, _names, st.sampled_from(["plain", "upper", "f-string", "slice", "word"])),
     st.builds(Mention, _names),
 )
 
@@ -146,13 +166,17 @@ def _say(s: State, step: Say, x: str) -> None:
 
 
 def _argument(s: State, step: Argument, x: str) -> None:
+    s += _form(step.form, x)
+
+
+def _form(form: str, x: str) -> str:
     forms: dict[str, Callable[[], str]] = {
         "plain": lambda: x,
         "upper": x.upper,
         "f-string": lambda: f"<{x}>",
         "slice": lambda: x[1:4],
     }
-    s += forms[step.form]()
+    return forms[form]()
 
 
 def _gen(s: State, step: Gen, x: str) -> None:
@@ -160,10 +184,16 @@ def _gen(s: State, step: Gen, x: str) -> None:
 
 
 def _select(s: State, step: Select, x: str) -> None:
-    s += lmc.select(step.name, list(step.choices))
+    s += lmc.select(step.name, list(step.choices), **dict(step.options))
+
+
+def _score(s: State, step: Score, x: str) -> None:
+    s += lmc.score(step.name, " is it" if step.form == "word" else _form(step.form, x))
 
 
 def _flat(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value}"
     return " / ".join(map(_flat, value)) if isinstance(value, list) else value
 
 
@@ -215,6 +245,7 @@ _STEPS: dict[type, Callable[..., None]] = {
     Argument: _argument,
     Gen: _gen,
     Select: _select,
+    Score: _score,
     Mention: _mention,
     Message: _message,
     Fork: _fork,

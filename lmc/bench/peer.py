@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmc.api import Program
-from lmc.errors import Location
+from lmc.errors import Location, UsageError
 from lmc.frontend.dsl import State
 from lmc.params import GenParams
 from lmc.runtime.chat import ChatTemplate
@@ -219,10 +219,19 @@ class _Run:
         return self._call(state, params=params)
 
     def select(
-        self, state: _Lazy, name: str, choices: Sequence[str], method: str, at: Location | None
+        self,
+        state: _Lazy,
+        name: str,
+        choices: Sequence[str],
+        method: str,
+        temperature: float,
+        at: Location | None,
     ) -> tuple[_Lazy, _Lazy]:
         tokens = [self._peer.tokenizer.encode(choice, first=False) for choice in choices]
         return self._call(state, choices=tokens)
+
+    def score(self, state: _Lazy, name: str, text: str, at: Location | None) -> tuple[_Lazy, _Lazy]:
+        raise UsageError("the peer of the benchmarks has no score()", at)
 
     def _call(self, state: _Lazy, **what: Any) -> tuple[_Lazy, _Lazy]:
         tokenizer = self._peer.tokenizer

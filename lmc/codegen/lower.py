@@ -149,6 +149,19 @@ def _select(low: _Lowering, op: lm.Select, results: Results, at: At) -> p.Instr:
         choices=low.operands(op.choices),
         method=op.method,
         draw=op.draw,
+        temperature=op.temperature,
+        priority=low.priority(),
+        at=at,
+    )
+
+
+def _score(low: _Lowering, op: lm.Score, results: Results, at: At) -> p.Instr:
+    return p.Score(
+        into=low.define(results[0]),
+        into_value=low.define(results[1]),
+        state=low.state(op.state),
+        name=op.name,
+        text=low.operand(op.text),
         priority=low.priority(),
         at=at,
     )
@@ -208,6 +221,7 @@ _RULES: dict[type[Op], Callable[..., p.Instr]] = {
     lm.Role: _role,
     lm.Gen: _gen,
     lm.Select: _select,
+    lm.Score: _score,
     lm.Prefill: _prefill,
     lm.Release: _release,
     text.Pure: _pure,

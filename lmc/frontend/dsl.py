@@ -15,11 +15,11 @@ from typing import Any, NoReturn, Protocol
 from lmc.errors import LmcError, Location, UsageError
 from lmc.frontend.location import here, unwatched
 from lmc.frontend.symbolic import is_symbolic
-from lmc.params import SELECT_METHODS, GenParams
+from lmc.params import GenParams, check_choosing
 
 __all__ = [
-    "Forks", "GenExpr", "Recorder", "RoleExpr", "SelectExpr", "State", "assistant", "gen",
-    "select", "system", "user",
+    "Forks", "GenExpr", "Recorder", "RoleExpr", "ScoreExpr", "SelectExpr", "State", "assistant",
+    "gen", "score", "select", "system", "user",
 ]  # fmt: skip
 
 Ref = Any
@@ -38,8 +38,16 @@ class Recorder(Protocol):
     ) -> tuple[Ref, Ref]: ...
 
     def select(
-        self, state: Ref, name: str, choices: Sequence[str], method: str, at: Location | None
+        self,
+        state: Ref,
+        name: str,
+        choices: Sequence[str],
+        method: str,
+        temperature: float,
+        at: Location | None,
     ) -> tuple[Ref, Ref]: ...
+
+    def score(self, state: Ref, name: str, text: str, at: Location | None) -> tuple[Ref, Ref]: ...
 
     def read(self, ref: Ref) -> Any: ...
 
@@ -92,6 +100,16 @@ class SelectExpr(Appendable):
     name: str | None
     choices: tuple[str, ...]
     method: str
+    temperature: float
+    at: Location | None
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreExpr(Appendable):
+    """A text to append and to weigh."""
+
+    name: str | None
+    text: str
     at: Location | None
 
 
@@ -176,20 +194,30 @@ def select(
     choices: Sequence[str] | None = None,
     *,
     method: str = "token_length_normalized",
+    temperature: float = 0.0,
 ) -> SelectExpr:
     """The most likely of `choices`, to be appended to a state; it becomes the variable `name`.
 
+    All choices are weighed in one batch, each tokenized by itself after the prompt. Their order has
+    no influence: among equals the one that comes first in code-point order is taken.
+
     Args:
         name: of the variable; one is made up if left out.
-        choices: texts, at least one, none empty; equal ones count once.
-        method: "token_length_normalized", the mean log-probability of a choice's tokens.
+        choices: texts, at least one, none empty; equal ones count once, with a warning.
+        method: what makes the score of a choice: "token_length_normalized", the mean
+            log-probability of its tokens; "total_logprob", their sum; "unconditional_normalized",
+            the mean of what the prompt adds to them; or "greedy_token", where the first token
+            decides, among equal ones the next, and so on.
+        temperature: 0 takes the best; above, a choice is drawn with probabilities proportional to
+            exp(score / temperature).
 
     Raises:
-        UsageError: there are no choices, or the method is unknown.
+        UsageError: there are no choices, or a parameter is out of its range.
     """
     at = here()
     _known(name, "the name of a variable")
     _known(method, "the method of a select")
+    _known(temperature, "the temperature of a select")
     if choices is not None and not isinstance(choices, str):
         choices = list(choices)
     if isinstance(choices, str) or not choices or not all(isinstance(c, str) for c in choices):
@@ -200,11 +228,35 @@ def select(
         )
     if any(type(c) is str and not c for c in choices):
         raise UsageError("select() has an empty choice", at, hint="leave it out")
-    if method not in SELECT_METHODS:
+    try:
+        check_choosing(method, temperature)
+    except UsageError as error:
+        raise error.at(at) from None
+    return SelectExpr(_name(name, at), tuple(choices), method, float(temperature), at)
+
+
+def score(name: str | None = None, text: str | None = None) -> ScoreExpr:
+    """A text to append to a state; the variable `name` is its log-probability there, in nats.
+
+    `meta(name)` of the result has the tokens' own ones. The text is tokenized by itself after the
+    prompt, as the choices of a select are. Score a part of a prompt by appending it this way.
+
+    Args:
+        name: of the variable, a float; one is made up if left out.
+        text: to weigh; the empty text is certain (0.0).
+
+    Raises:
+        UsageError: there is no text.
+    """
+    at = here()
+    _known(name, "the name of a variable")
+    if not isinstance(text, str):
         raise UsageError(
-            f"select() has no method {method!r}", at, hint=f"use {' or '.join(SELECT_METHODS)}"
+            f"score() needs a text to weigh, not {_shown(text)}",
+            at,
+            hint='write score("fit", "a text")',
         )
-    return SelectExpr(_name(name, at), tuple(choices), method, at)
+    return ScoreExpr(_name(name, at), text, at)
 
 
 def system(content: object) -> RoleExpr:
@@ -319,9 +371,15 @@ class State:
                 name := self._named(item.name, "select"),
                 item.choices,
                 item.method,
+                item.temperature,
                 where,
             )
             self._variables[name] = text
+        elif isinstance(item, ScoreExpr):
+            self._ref, value = self._recorder.score(
+                self._ref, name := self._named(item.name, "score"), item.text, item.at or at
+            )
+            self._variables[name] = value
         elif isinstance(item, RoleExpr):
             with _Message(self, item.role, item.at or at):
                 self._append(item.content, item.at or at)

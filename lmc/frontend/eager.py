@@ -20,7 +20,20 @@ from lmc.errors import LmcError, Location, RunError
 from lmc.frontend.dsl import State
 from lmc.frontend.location import of_traceback
 from lmc.params import GenParams
-from lmc.plan import Const, Extend, Gen, Instr, MakeList, Operand, Reg, Ret, Role, Select, Start
+from lmc.plan import (
+    Const,
+    Extend,
+    Gen,
+    Instr,
+    MakeList,
+    Operand,
+    Reg,
+    Ret,
+    Role,
+    Score,
+    Select,
+    Start,
+)
 
 __all__ = ["Known", "Row", "constraint_automaton", "run_eagerly"]
 
@@ -50,7 +63,7 @@ class Known(Protocol):
     def state(self) -> Any: ...
 
     @property
-    def text(self) -> str: ...
+    def value(self) -> Any: ...
 
     @property
     def meta(self) -> Any: ...
@@ -152,7 +165,13 @@ class _EagerRecorder:
         return into, text
 
     def select(
-        self, state: Reg, name: str, choices: Sequence[str], method: str, at: Location | None
+        self,
+        state: Reg,
+        name: str,
+        choices: Sequence[str],
+        method: str,
+        temperature: float,
+        at: Location | None,
     ) -> tuple[Reg, Reg]:
         draw, self._calls = self._calls, self._calls + 1
         if draw < len(self._known):
@@ -167,15 +186,34 @@ class _EagerRecorder:
                 choices=tuple(Const(str(choice)) for choice in choices),
                 method=method,
                 draw=draw,
+                temperature=temperature,
                 priority=draw,
                 at=at,
             )
         )
         return into, text
 
+    def score(self, state: Reg, name: str, text: str, at: Location | None) -> tuple[Reg, Reg]:
+        draw, self._calls = self._calls, self._calls + 1
+        if draw < len(self._known):
+            return self._recall(draw)
+        into, value = self._row.new_register(), self._row.new_register()
+        self._row.emit(
+            Score(
+                into=into,
+                into_value=value,
+                state=state,
+                name=name,
+                text=Const(str(text)),
+                priority=draw,
+                at=at,
+            )
+        )
+        return into, value
+
     def _recall(self, draw: int) -> tuple[Reg, Reg]:
         known = self._known[draw]
-        return self._row.preset(known.state), self._row.preset(known.text, known.meta)
+        return self._row.preset(known.state), self._row.preset(known.value, known.meta)
 
     def read(self, ref: Reg) -> Any:
         return self._row.read(ref)

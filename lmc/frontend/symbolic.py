@@ -11,7 +11,17 @@ import collections.abc
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, SupportsIndex
 
-__all__ = ["SYMBOLIC", "Bool", "Int", "NeedsValue", "Source", "Text", "TextList", "is_symbolic"]
+__all__ = [
+    "SYMBOLIC",
+    "Bool",
+    "Float",
+    "Int",
+    "NeedsValue",
+    "Source",
+    "Text",
+    "TextList",
+    "is_symbolic",
+]
 
 
 class NeedsValue(BaseException):
@@ -322,10 +332,82 @@ class Int(_Symbolic):
         return self._with("int.le", other, self)
 
 
-def _arithmetic(self: Int, *_: object) -> Any:
+class Float(_Symbolic):
+    """A number with a fraction that is not known yet."""
+
+    _poses_as = float
+
+    def __bool__(self) -> bool:
+        return bool(self._source.pure("float.nonzero", self))
+
+    def __int__(self) -> int:
+        self._need("the number")
+
+    __float__ = __trunc__ = __round__ = __floor__ = __ceil__ = __int__
+
+    def _with(self, fn: str, *args: object) -> Any:
+        exact = [_as_float(a) for a in args]
+        if any(a is None for a in exact):
+            if all(isinstance(a, (int, float, complex)) for a in args):
+                self._need("arithmetic")
+            return NotImplemented
+        return self._source.pure(fn, *exact)
+
+    def __add__(self, other: object) -> Any:
+        return self._with("float.add", self, other)
+
+    def __radd__(self, other: object) -> Any:
+        return self._with("float.add", other, self)
+
+    def __sub__(self, other: object) -> Any:
+        return self._with("float.sub", self, other)
+
+    def __rsub__(self, other: object) -> Any:
+        return self._with("float.sub", other, self)
+
+    def __mul__(self, other: object) -> Any:
+        return self._with("float.mul", self, other)
+
+    def __rmul__(self, other: object) -> Any:
+        return self._with("float.mul", other, self)
+
+    def __eq__(self, other: object) -> Any:
+        return self._with("float.eq", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._with("float.ne", self, other)
+
+    __hash__ = _Symbolic.__hash__
+
+    def __lt__(self, other: object) -> Any:
+        return self._with("float.lt", self, other)
+
+    def __le__(self, other: object) -> Any:
+        return self._with("float.le", self, other)
+
+    def __gt__(self, other: object) -> Any:
+        return self._with("float.lt", other, self)
+
+    def __ge__(self, other: object) -> Any:
+        return self._with("float.le", other, self)
+
+
+def _as_float(number: object) -> float | Float | None:
+    """The number as Python's arithmetic with a float takes it; None if it is none, or inexact."""
+    if type(number) in (float, Float):
+        return number  # type: ignore[return-value] # one of these
+    if type(number) is int and abs(number) <= 2**53:
+        return float(number)
+    return None
+
+
+def _arithmetic(self: Int | Float, *_: object) -> Any:
     self._need("arithmetic")
 
 
+for _name in ("floordiv", "rfloordiv", "truediv", "rtruediv", "mod", "rmod", "divmod", "rdivmod",
+              "pow", "rpow", "neg", "pos", "abs"):  # fmt: skip
+    setattr(Float, f"__{_name}__", _arithmetic)
 for _name in (
     "floordiv", "rfloordiv", "truediv", "rtruediv", "mod", "rmod", "divmod", "rdivmod", "pow",
     "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor", "lshift",
@@ -374,7 +456,7 @@ class TextList(_Symbolic):
 
 collections.abc.Sequence.register(TextList)  # so that `case [a, b]:` asks for its length
 
-SYMBOLIC = (Text, Bool, Int, TextList)
+SYMBOLIC = (Text, Bool, Int, Float, TextList)
 
 
 def is_symbolic(value: object) -> bool:

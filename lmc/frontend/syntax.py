@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lmc.frontend.location import is_library
-from lmc.frontend.symbolic import Bool, Int, Text, TextList, is_symbolic
+from lmc.frontend.symbolic import Bool, Float, Int, Text, TextList, is_symbolic
 
 __all__ = ["CALLS", "guards"]
 
@@ -76,9 +76,9 @@ def _fstring(*parts: Any) -> Any:
             done.append(part)
             continue
         value, conversion, spec = part
-        if type(value) in (Text, Int) and not spec and conversion in (-1, ord("s")):
+        if type(value) in (Text, Int, Float) and not spec and conversion in (-1, ord("s")):
             source = value._source
-            done.append(value if type(value) is Text else source.pure("int.text", value))
+            done.append(_as_text(value))
         elif type(value) is Text and not spec and conversion == ord("r"):
             source = value._source
             done.append(source.pure("text.repr", value))
@@ -112,6 +112,8 @@ def _as_text(value: Any) -> Any:
         return value
     if type(value) is Int:
         return value._source.pure("int.text", value)
+    if type(value) is Float:
+        return value._source.pure("float.text", value)
     return str(value)
 
 

@@ -32,13 +32,13 @@ from lmc.frontend.dsl import State
 from lmc.frontend.eager import constraint_automaton
 from lmc.frontend.location import here, in_library, is_library, of_frame, of_traceback, unwatched
 from lmc.frontend.rewrite import rewritten
-from lmc.frontend.symbolic import Bool, Int, NeedsValue, Text, TextList, is_symbolic
+from lmc.frontend.symbolic import Bool, Float, Int, NeedsValue, Text, TextList, is_symbolic
 from lmc.frontend.syntax import guards
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops.flow import If, Resume, Ret
-from lmc.ir.ops.lm import Extend, Gen, Role, Select, Start
+from lmc.ir.ops.lm import Extend, Gen, Role, Score, Select, Start
 from lmc.ir.ops.text import MakeList, Pack, Pure
-from lmc.ir.types import BOOL, INT, TEXT, Type, list_of
+from lmc.ir.types import BOOL, FLOAT, INT, TEXT, Type, list_of
 from lmc.params import GenParams
 
 __all__ = ["MAX_NODES", "MAX_PATHS", "trace"]
@@ -322,7 +322,7 @@ class _Tracer:
         self._symbolic_seen = True
         if value.type == TEXT:
             return Text(self, value)
-        kinds: dict[Type, Any] = {BOOL: Bool, INT: Int, list_of(TEXT): TextList}
+        kinds: dict[Type, Any] = {BOOL: Bool, INT: Int, FLOAT: Float, list_of(TEXT): TextList}
         return kinds[value.type](self, value)
 
     # ---------------------------------------------------------------------- the Recorder
@@ -350,15 +350,25 @@ class _Tracer:
         return self._call(Gen(state, name, params, len(self._calls)), at)
 
     def select(
-        self, state: Value, name: str, choices: Sequence[str], method: str, at: Location | None
+        self,
+        state: Value,
+        name: str,
+        choices: Sequence[str],
+        method: str,
+        temperature: float,
+        at: Location | None,
     ) -> tuple[Value, Value]:
         operands = tuple(map(self._operand, choices))
-        return self._call(Select(state, operands, name, method, len(self._calls)), at)
+        op = Select(state, operands, name, method, temperature, len(self._calls))
+        return self._call(op, at)
+
+    def score(self, state: Value, name: str, text: str, at: Location | None) -> tuple[Value, Value]:
+        return self._call(Score(state, self._operand(text), name), at)
 
     def _call(self, op: Op, at: Location | None) -> tuple[Value, Value]:
-        after, text = self._emit(op, at)
-        self._calls.append((after, text))
-        return after, text
+        after, result = self._emit(op, at)
+        self._calls.append((after, result))
+        return after, result
 
     def read(self, ref: Value) -> Any:
         if self._may_catch or guards.get():

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 from lmc.errors import IRError, Location
 from lmc.ir.attributes import read_attribute, suggestion, written
-from lmc.ir.types import BOOL, INT, TEXT, VALUE, Type
+from lmc.ir.types import BOOL, FLOAT, INT, TEXT, VALUE, Type
 
 __all__ = [
     "Const",
@@ -49,12 +49,14 @@ class Const:
 
     @property
     def type(self) -> Type:
-        """`text`, `bool` or `int`; `value` for None and for numbers with a fraction."""
+        """`text`, `bool`, `int` or `float`; `value` for None."""
         if isinstance(self.value, str):
             return TEXT
         if isinstance(self.value, bool):
             return BOOL
-        return INT if isinstance(self.value, int) else VALUE
+        if isinstance(self.value, int):
+            return INT
+        return FLOAT if isinstance(self.value, float) else VALUE
 
     def _key(self) -> tuple[str, object]:
         # repr tells -0.0 from 0.0 and lets one NaN equal another

@@ -30,6 +30,7 @@ from lmc.ir.ops import (
     Resume,
     Ret,
     Role,
+    Score,
     Select,
     Start,
 )
@@ -45,8 +46,13 @@ class Model(Protocol):
     def gen(self, context: str, params: GenParams, draw: int) -> str:
         """The text that follows; `draw` is 0 where the gen is greedy."""
 
-    def select(self, context: str, choices: Sequence[str], method: str) -> str:
-        """One of the choices."""
+    def select(
+        self, context: str, choices: Sequence[str], method: str, temperature: float, draw: int
+    ) -> str:
+        """One of the choices; `draw` is 0 where the temperature is."""
+
+    def score(self, context: str, text: str) -> float:
+        """The log-probability of a text."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +73,19 @@ class HashModel:
             return self.answers[int(digest, 16) % len(self.answers)]
         return digest[: min(8, params.max_tokens)]
 
-    def select(self, context: str, choices: Sequence[str], method: str) -> str:
-        digest = self._digest("select", context, *choices, method)
+    def select(
+        self,
+        context: str,
+        choices: Sequence[str],
+        method: str,
+        temperature: float = 0.0,
+        draw: int = 0,
+    ) -> str:
+        digest = self._digest("select", context, *choices, method, temperature, draw)
         return choices[int(digest, 16) % len(choices)]
+
+    def score(self, context: str, text: str) -> float:
+        return -int(self._digest("score", context, text)[:4], 16) / 256
 
     def _digest(self, *held: object) -> str:
         text = json.dumps([self.seed, *held])
@@ -140,9 +156,13 @@ def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[A
         case Gen(state, _, params, draw):
             text = model.gen(get(state), params, 0 if params.greedy else draw)
             return _made(get(state), text), text
-        case Select(state, choices, _, method):
-            text = model.select(get(state), [get(choice) for choice in choices], method)
+        case Select(state, choices, _, method, temperature, draw):
+            options = [get(choice) for choice in choices]
+            draw = draw if temperature else 0
+            text = model.select(get(state), options, method, temperature, draw)
             return _made(get(state), text), text
+        case Score(state, text, _):
+            return _made(get(state), get(text)), model.score(get(state), get(text))
         case Prefill(state):
             return (get(state),)
         case Release():

@@ -15,12 +15,12 @@ from lmc.errors import Location
 from lmc.ir.attributes import spell, spell_key
 from lmc.ir.core import Const, Node, Operand, Program, Region, Value
 from lmc.ir.ops import If, Resume, Ret
-from lmc.ir.types import BOOL, INT, STATE, TEXT, Type
+from lmc.ir.types import BOOL, FLOAT, INT, STATE, TEXT, Type
 
 __all__ = ["Line", "name_values", "print_program", "printed_lines"]
 
-_LETTERS = {STATE: "s", TEXT: "t", BOOL: "b", INT: "i"}
-_NUMBERED = re.compile(r"[stbilv]?\d+")
+_LETTERS = {STATE: "s", TEXT: "t", BOOL: "b", INT: "i", FLOAT: "n"}
+_NUMBERED = re.compile(r"[stbinlv]?\d+")
 
 
 def hint_of(name: str) -> str:

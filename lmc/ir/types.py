@@ -1,4 +1,4 @@
-"""The types of the IR: `state`, `text`, `bool`, `int`, `value` and `list<T>`."""
+"""The types of the IR: `state`, `text`, `bool`, `int`, `float`, `value` and `list<T>`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lmc.errors import IRError
 
-__all__ = ["BOOL", "INT", "STATE", "TEXT", "VALUE", "Type", "list_of", "parse_type"]
+__all__ = ["BOOL", "FLOAT", "INT", "STATE", "TEXT", "VALUE", "Type", "list_of", "parse_type"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,10 @@ STATE = Type("state")  # a prompt: everything that the model has read so far
 TEXT = Type("text")
 BOOL = Type("bool")
 INT = Type("int")
-VALUE = Type("value")  # any other Python value: a number with a fraction, None, a structure
+FLOAT = Type("float")
+VALUE = Type("value")  # any other Python value: None, a structure, an unknown one
 
-_NAMED = {t.name: t for t in (STATE, TEXT, BOOL, INT, VALUE)}
+_NAMED = {t.name: t for t in (STATE, TEXT, BOOL, INT, FLOAT, VALUE)}
 
 
 def list_of(item: Type) -> Type:

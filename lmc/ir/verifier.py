@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lmc.errors import IRError, Location, VerifyError
 from lmc.ir.core import Node, Program, Region, Value
-from lmc.ir.ops import Gen, Release
+from lmc.ir.ops import Gen, Release, Select
 from lmc.ir.printer import Line, printed_lines
 
 __all__ = ["verify", "violations"]
@@ -31,7 +31,7 @@ def violations(program: Program) -> list[str]:
         * a region ends in a terminator and has none before its end;
         * a value is defined once, before its uses, in the region of the use or one around it;
         * operands and attributes are what the op takes, results what it gives;
-        * two sampled gens on one way have different draws;
+        * two sampled calls on one way have different draws;
         * a state that was released is not used again;
         * the header's paths are one per parameter, and `static` is JSON text of an object.
     """
@@ -109,9 +109,11 @@ class _Check:
                 yield f"defines a value{f' `{value.hint}`' if value.hint else ''} a second time"
             self.everywhere.add(value)
             way.visible.add(value)
-        if isinstance(op, Gen) and not op.params.greedy:
+        if (isinstance(op, Gen) and not op.params.greedy) or (
+            isinstance(op, Select) and op.temperature
+        ):
             if op.draw in way.draws:
-                yield f"draws the same random numbers as another gen: both have draw = {op.draw}"
+                yield f"draws the same random numbers as another call: both have draw = {op.draw}"
             way.draws.add(op.draw)
         if isinstance(op, Release):
             way.released.add(op.state)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from lmc.ir.analysis import released
 from lmc.ir.core import Effect, Node, Op, Operand, Program, Region, Value
-from lmc.ir.ops import Gen, If, Select
+from lmc.ir.ops import Gen, If, Score, Select
 from lmc.passes.rewrite import region_of
 
 __all__ = ["CSE"]
@@ -24,10 +24,10 @@ class CSE:
         %s4, %b = lm.gen %s2 {name = "b"}
         ret %s3, {a = %a, b = %b}
 
-    A node is merged with an equal one before it in its region or in one around it. Greedy gens and
-    selects of one prompt are equal whatever their names and draws: the same prompt gives the same
-    tokens. Gens that sample never are, since each has its own draw, and ops with effects are not
-    touched.
+    A node is merged with an equal one before it in its region or in one around it. Greedy gens,
+    selects and scores of one prompt are equal whatever their names and draws: the same prompt gives
+    the same tokens. Calls that sample never are, since each has its own draw, and ops with effects
+    are not touched.
 
     Running it again changes nothing.
     """
@@ -77,5 +77,7 @@ def _key(op: Op) -> Op | None:
     if isinstance(op, Gen):
         return dataclasses.replace(op, name="", draw=0) if op.params.greedy else None
     if isinstance(op, Select):
-        return dataclasses.replace(op, name="", draw=0)
+        return None if op.temperature else dataclasses.replace(op, name="", draw=0)
+    if isinstance(op, Score):
+        return dataclasses.replace(op, name="")
     return op

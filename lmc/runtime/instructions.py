@@ -7,23 +7,22 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lmc import plan as p
 from lmc.errors import LmcError, PlanError, RunError
 from lmc.runtime.context import Context
+from lmc.runtime.handling import fail, submit, value_of
 from lmc.runtime.request import (
     GenRequest,
     GenResult,
     PrefillRequest,
     Sampling,
-    ScoreRequest,
-    ScoreResult,
 )
 from lmc.runtime.results import CallMeta, KnownCall, RowResult
 from lmc.runtime.row import Failure, Reader, Row
+from lmc.runtime.scoring import score, select
 from lmc.textops import PURE
 
 if TYPE_CHECKING:
@@ -32,16 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["HANDLERS"]
 
 
-def _value(row: Row, operand: p.Operand) -> Any:  # noqa: ANN401 - a register holds any value
-    return row.regs[operand.index] if isinstance(operand, p.Reg) else operand.value
-
-
 def _start(executor: Executor, row: Row, instr: p.Start) -> None:
     executor.set(row, instr.into.index, Context())
 
 
 def _extend(executor: Executor, row: Row, instr: p.Extend) -> None:
-    text = "".join([_value(row, part) for part in instr.parts])
+    text = "".join([value_of(row, part) for part in instr.parts])
     executor.set(row, instr.into.index, row.regs[instr.state.index].extend(text))
 
 
@@ -79,11 +74,8 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
     )
 
     def done(result: Any) -> None:  # noqa: ANN401 - a GenResult or an error
-        row.handles.discard(handle)
         if isinstance(result, LmcError):
-            failure = Failure(result.at(instr.at))
-            executor.set(row, instr.into.index, failure)
-            executor.set(row, instr.into_text.index, failure)
+            fail(executor, row, instr, result)
             return
         assert isinstance(result, GenResult), "a gen request gives a GenResult"
         if not row.finished:
@@ -91,61 +83,7 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
         executor.set(row, instr.into.index, state.after_gen(result))
         executor.set(row, instr.into_text.index, result.text)
 
-    handle = None
-    handle = _submit(executor, row, request, done)
-
-
-def _select(executor: Executor, row: Row, instr: p.Select) -> None:
-    tokenizer = executor.target.tokenizer
-    state: Context = row.regs[instr.state.index].settle(tokenizer)
-    choices = list(dict.fromkeys(_value(row, choice) for choice in instr.choices))
-    tokens = [tokenizer.encode(choice, first=False) for choice in choices]
-    if not choices or not all(tokens):
-        raise RunError(
-            f"select({instr.name!r}) has no choices or an empty one",
-            hint="every choice must be a text of at least one character",
-        )
-    request = ScoreRequest(
-        keys=state.keys, priority=(row.order, instr.priority), continuations=tokens
-    )
-
-    def done(result: Any) -> None:  # noqa: ANN401 - a ScoreResult or an error
-        row.handles.discard(handle)
-        if isinstance(result, LmcError):
-            failure = Failure(result.at(instr.at))
-            executor.set(row, instr.into.index, failure)
-            executor.set(row, instr.into_text.index, failure)
-            return
-        assert isinstance(result, ScoreResult), "a score request gives a ScoreResult"
-        means = [math.fsum(scores) / len(scores) for scores in result.logprobs]
-        best = max(range(len(means)), key=means.__getitem__)  # the first of equals
-        if not row.finished:
-            row.meta[instr.into_text.index] = CallMeta.of_select(
-                result, dict(zip(choices, means, strict=True)), tokens[best]
-            )
-        executor.set(row, instr.into.index, state.after_choice(tokens[best], choices[best]))
-        executor.set(row, instr.into_text.index, choices[best])
-
-    handle = None
-    handle = _submit(executor, row, request, done)
-
-
-def _submit(executor: Executor, row: Row, request: Any, done: Callable[[Any], None]) -> Any:  # noqa: ANN401 - the engine's own handle
-    """Submit a request; its handle stays with the row until it is done."""
-    finished = False
-
-    def once(result: Any) -> None:  # noqa: ANN401
-        nonlocal finished
-        finished = True
-        try:
-            done(result)
-        except Exception as error:  # called by the engine, whose other requests must go on
-            executor.fault(row, error)
-
-    handle = executor.core.submit(request, once)
-    if not finished:
-        row.handles.add(handle)
-    return handle
+    submit(executor, row, request, done)
 
 
 def _prefill(executor: Executor, row: Row, instr: p.Prefill) -> None:
@@ -170,7 +108,7 @@ def _release(executor: Executor, row: Row, instr: p.Release) -> None:
 
 
 def _compute(executor: Executor, row: Row, instr: p.Compute) -> None:
-    args = [_value(row, arg) for arg in instr.args]
+    args = [value_of(row, arg) for arg in instr.args]
     try:
         value = PURE[instr.fn].compute(*args)
     except (IndexError, ValueError, TypeError) as error:
@@ -182,11 +120,11 @@ def _list(executor: Executor, row: Row, instr: p.MakeList) -> None:
     row.meta[instr.into.index] = [
         row.meta.get(item.index) if isinstance(item, p.Reg) else None for item in instr.items
     ]
-    executor.set(row, instr.into.index, [_value(row, item) for item in instr.items])
+    executor.set(row, instr.into.index, [value_of(row, item) for item in instr.items])
 
 
 def _pack(executor: Executor, row: Row, instr: p.Pack) -> None:
-    items = [_value(row, item) for item in instr.items]
+    items = [value_of(row, item) for item in instr.items]
 
     def build(node: Any) -> Any:  # noqa: ANN401 - JSON
         if isinstance(node, list):
@@ -203,7 +141,7 @@ def _pack(executor: Executor, row: Row, instr: p.Pack) -> None:
 
 
 def _if(executor: Executor, row: Row, instr: p.If) -> None:
-    taken = instr.then if _value(row, instr.condition) else instr.orelse
+    taken = instr.then if value_of(row, instr.condition) else instr.orelse
     executor.emit_block(row, taken)
 
 
@@ -217,8 +155,8 @@ def _resume(executor: Executor, row: Row, instr: p.Resume) -> None:
         row,
         [
             KnownCall(
-                _value(row, state),
-                _value(row, text),
+                value_of(row, state),
+                value_of(row, text),
                 row.meta.get(text.index) if isinstance(text, p.Reg) else None,
             )
             for state, text in instr.calls
@@ -229,14 +167,14 @@ def _resume(executor: Executor, row: Row, instr: p.Resume) -> None:
 def _ret(executor: Executor, row: Row, instr: p.Ret) -> None:
     result = RowResult()
     for name, operand in zip(instr.names, instr.values, strict=True):
-        value = _value(row, operand)
+        value = value_of(row, operand)
         if type(value) is Failure:
             result.error = result.error or value.error
             continue
         result.variables[name] = value
         if isinstance(operand, p.Reg) and operand.index in row.meta:
             result.meta[name] = row.meta[operand.index]
-    state, value = row.regs[instr.state.index], _value(row, instr.value)
+    state, value = row.regs[instr.state.index], value_of(row, instr.value)
     for held in (state, value):
         if type(held) is Failure:
             result.error = result.error or held.error
@@ -255,7 +193,8 @@ HANDLERS: dict[str, Callable[..., None]] = {
     "extend": _extend,
     "role": _role,
     "gen": _gen,
-    "select": _select,
+    "select": select,
+    "score": score,
     "prefill": _prefill,
     "read": _read,
     "release": _release,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lmc.errors import LmcError
-from lmc.runtime.request import GenResult, ScoreResult
+from lmc.runtime.request import GenResult
 
 if TYPE_CHECKING:
     from lmc.runtime.context import Context
@@ -19,13 +19,18 @@ class CallMeta:
     """Facts about one model call.
 
     Attributes:
-        finish_reason: "stop", "eos", "length", "constraint" or "cancelled"; "select" for selects.
+        finish_reason: "stop", "eos", "length", "constraint" or "cancelled"; "select" for selects
+            and "score" for scores.
         stop: the stop string that ended it, or None.
-        token_ids: the tokens that were made (for a select: of the choice taken).
+        token_ids: the tokens that were made (of a select: of the choice taken; of a score: of
+            its text).
         prompt_tokens, cached_tokens: of the prompt, and how many of them the cache held.
         completion_tokens: tokens made; `forced_tokens` of them without asking the model.
-        logprobs: of the tokens made, in nats; NaN for forced ones.
-        scores: per choice of a select, the mean log-probability of its tokens.
+        logprobs: of these tokens, in nats; NaN for forced ones.
+        method: of a select.
+        scores: per choice of a select, its score by the method; the greatest one wins.
+        choice_logprobs: per choice of a select, the log-probabilities of its tokens.
+        unconditional_logprobs: the same after the empty prompt, for unconditional_normalized.
     """
 
     finish_reason: str
@@ -35,7 +40,10 @@ class CallMeta:
     stop: str | None = None
     forced_tokens: int = 0
     logprobs: tuple[float, ...] = ()
+    method: str | None = None
     scores: dict[str, float] | None = None
+    choice_logprobs: dict[str, tuple[float, ...]] | None = None
+    unconditional_logprobs: dict[str, tuple[float, ...]] | None = None
 
     @property
     def completion_tokens(self) -> int:
@@ -55,24 +63,13 @@ class CallMeta:
             logprobs=tuple(result.logprobs),
         )
 
-    @staticmethod
-    def of_select(result: ScoreResult, scores: dict[str, float], tokens: list[int]) -> CallMeta:
-        """The facts about a select whose winner has `tokens`."""
-        return CallMeta(
-            finish_reason="select",
-            token_ids=tuple(tokens),
-            prompt_tokens=result.prompt_tokens,
-            cached_tokens=result.cached_tokens,
-            scores=scores,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class KnownCall:
     """The result of a model call that a resumed program has made already."""
 
     state: Context
-    text: str
+    value: Any
     meta: CallMeta | None
 
 

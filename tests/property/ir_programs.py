@@ -19,10 +19,11 @@ from lmc.ir.ops import (
     Resume,
     Ret,
     Role,
+    Score,
     Select,
     Start,
 )
-from lmc.ir.types import BOOL, INT, STATE, TEXT, parse_type
+from lmc.ir.types import BOOL, FLOAT, INT, STATE, TEXT, parse_type
 from lmc.params import GenParams
 from lmc.textops import PURE
 
@@ -44,11 +45,12 @@ literals: dict[Type, st.SearchStrategy[Any]] = {
     TEXT: few_texts,
     BOOL: st.booleans(),
     INT: st.integers(-3, 3),
+    FLOAT: st.sampled_from([-1.5, 0.0, -0.0, 2.0]),
 }
 
 
 KINDS = [  # of nodes; listed more often, drawn more often
-    *("start", "extend", "extend", "extend", "role", "gen", "gen", "select", "prefill"),
+    *("start", "extend", "extend", "extend", "role", "gen", "gen", "select", "score", "prefill"),
     *("release", "pure", "pure", "pure", "list", "pack"),
 ]
 
@@ -129,7 +131,14 @@ class _Maker:
                 made_calls += 1
             elif kind == "select":
                 name, choices = self.draw(self.hints), self.texts(visible, 1)
-                calls.append(add(Select(state, choices, name, draw=made_calls)))
+                heat = self.draw(st.sampled_from([0.0, 0.0, 1.0]))
+                op = Select(state, choices, name, temperature=heat, draw=made_calls)
+                calls.append(add(op))
+                made_calls += 1
+            elif kind == "score":
+                text = self.operand(visible, TEXT)
+                assert text is not None
+                calls.append(add(Score(state, text, self.draw(self.hints))))
                 made_calls += 1
             elif kind == "prefill":
                 add(Prefill(state))

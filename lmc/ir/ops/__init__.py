@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lmc.ir.core import Op
 from lmc.ir.ops.flow import If, Resume, Ret
-from lmc.ir.ops.lm import Extend, Gen, Prefill, Release, Role, Select, Start
+from lmc.ir.ops.lm import Extend, Gen, Prefill, Release, Role, Score, Select, Start
 from lmc.ir.ops.text import PARTIAL, MakeList, Pack, Pure
 from lmc.textops import PURE
 
@@ -23,6 +23,7 @@ __all__ = [
     "Resume",
     "Ret",
     "Role",
+    "Score",
     "Select",
     "Start",
     "op_class",
@@ -30,10 +31,11 @@ __all__ = [
 ]
 
 OPS: tuple[type[Op], ...] = (
-    Start, Extend, Role, Gen, Select, Prefill, Release, Pure, MakeList, Pack, If, Resume, Ret,
+    Start, Extend, Role, Gen, Select, Score, Prefill, Release, Pure, MakeList, Pack, If,
+    Resume, Ret,
 )  # fmt: skip
 
-MODEL_CALLS = (Gen, Select)
+MODEL_CALLS = (Gen, Select, Score)
 
 _BY_NAME: dict[str, type[Op]] = {cls.op: cls for cls in OPS if cls is not Pure}
 

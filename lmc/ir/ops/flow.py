@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from lmc.errors import IRError
 from lmc.ir.core import Const, Op, Operand, Region, Value, check_type
-from lmc.ir.types import BOOL, STATE, TEXT
+from lmc.ir.types import BOOL, STATE
 
 __all__ = ["If", "Resume", "Ret"]
 
@@ -35,7 +35,7 @@ class Resume(Op):
 
     flow.resume (%s1, %a), (%s2, %b) {reason = "int() of a text"}
 
-    The pairs are the (state, text) of every model call made on this way, in program order.
+    The pairs are the (state, result) of every model call made on this way, in program order.
     """
 
     op: ClassVar[str] = "flow.resume"
@@ -46,7 +46,8 @@ class Resume(Op):
     def verify(self) -> None:
         for nth, (state, text) in enumerate(self.calls, 1):
             check_type(self, f"the state of call {nth}", state, STATE)
-            check_type(self, f"the text of call {nth}", text, TEXT)
+            if text.type == STATE:
+                raise IRError(f"flow.resume: the result of call {nth} is a state")
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Self
 from lmc.errors import IRError, UsageError
 from lmc.ir.attributes import read_attribute, suggestion, written
 from lmc.ir.core import Effect, Op, Operand, Value, check_type
-from lmc.ir.types import STATE, TEXT, Type
-from lmc.params import SELECT_METHODS, GenParams
+from lmc.ir.types import FLOAT, STATE, TEXT, Type
+from lmc.params import SELECT_METHODS, GenParams, check_choosing
 
-__all__ = ["EDGES", "Extend", "Gen", "Prefill", "Release", "Role", "Select", "Start"]
+__all__ = ["EDGES", "Extend", "Gen", "Prefill", "Release", "Role", "Score", "Select", "Start"]
 
 EDGES = ("begin", "end")
 
@@ -122,11 +122,11 @@ class Gen(Op):
 
 @dataclass(frozen=True)
 class Select(Op):
-    """A model call: the state longer by the most likely of the choices, and that choice.
+    """A model call: the state longer by the best of the choices, and that choice.
 
     %s1, %related = lm.select %s0, "yes", "no" {name = "related"}
 
-    Never random: `draw` only numbers the call.
+    With a temperature the choice is drawn, and `draw` is the key of its random numbers.
     """
 
     op: ClassVar[str] = "lm.select"
@@ -134,6 +134,7 @@ class Select(Op):
     choices: tuple[Operand, ...]
     name: str
     method: str = SELECT_METHODS[0]
+    temperature: float = 0.0
     draw: int = 0
 
     def result_types(self) -> tuple[Type, ...]:
@@ -148,13 +149,35 @@ class Select(Op):
             check_type(self, f"choice {nth}", choice, TEXT)
         if not self.choices:
             raise IRError("lm.select: there are no choices", hint="give at least one text")
-        if self.method not in SELECT_METHODS:
-            raise IRError(
-                f"lm.select: there is no method `{self.method}`",
-                hint=suggestion(self.method, SELECT_METHODS),
-            )
+        try:
+            check_choosing(self.method, self.temperature)
+        except UsageError as error:
+            raise IRError(f"lm.select: {error.problem}", hint=error.hint) from error
         if self.draw < 0:
             raise IRError(f"lm.select: draw is {self.draw}, must be 0 or more")
+
+
+@dataclass(frozen=True)
+class Score(Op):
+    """A model call: the state longer by a text, and the log-probability of the text there.
+
+    %s1, %fit = lm.score %s0, "a text" {name = "fit"}
+    """
+
+    op: ClassVar[str] = "lm.score"
+    state: Value
+    text: Operand
+    name: str
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (STATE, FLOAT)
+
+    def result_hints(self) -> tuple[str, ...]:
+        return ("", self.name)
+
+    def verify(self) -> None:
+        check_type(self, "the state", self.state, STATE)
+        check_type(self, "the text", self.text, TEXT)
 
 
 @dataclass(frozen=True)

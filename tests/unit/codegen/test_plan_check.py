@@ -31,6 +31,7 @@ def sample(s: State, q: str, tags: list[str], n: int = 2) -> object:
     if s["a"] == "no":
         return None
     s += lmc.select("c", ["x", "y"])
+    s += lmc.score("d", q)
     return {"tags": tags, "a": (n, s["b"][0])}
 
 
@@ -83,7 +84,7 @@ def static(tree: object) -> Callable[[dict[str, Any]], None]:
 
 def test_what_is_compiled_is_whole() -> None:
     assert Plan.from_json(json.loads(json.dumps(GOOD))).to_json() == GOOD
-    assert {"gen", "select", "if", "pack", "compute", "list"} <= {
+    assert {"gen", "select", "score", "if", "pack", "compute", "list"} <= {
         held["op"] for held in _instrs(GOOD["body"])
     }
 
@@ -120,9 +121,11 @@ def _instrs(block: dict[str, Any]) -> list[dict[str, Any]]:
         (on("compute", fn="os.system"), "compute: there is no function 'os.system'"),
         (on("compute", args=[]), "takes (text"),
         (on("compute", args=[{"c": 1}]), "argument 1 of text.upper must be of type text"),
-        (on("select", method="loudest"), "select: there is no method 'loudest'"),
+        (on("select", method="loudest"), "select() has no method 'loudest'"),
         (on("select", choices=[]), "select: there are no choices"),
         (on("select", draw=-1), "select: draw is -1"),
+        (on("select", temperature=-1.0), "temperature is -1.0"),
+        (on("score", text={"c": 3}), "score: the text must be of type text, found int"),
         (on("gen", constraint=7), "gen: there is no constraint 7, there are 1"),
         (on("gen", constraint=-1), "gen: there is no constraint -1"),
         (on("gen", constraint=None), "gen: its constraint has no automaton"),

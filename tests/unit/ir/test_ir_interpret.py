@@ -20,9 +20,15 @@ class Scripted:
         self.asked.append((context, params.max_tokens, draw))
         return self.answers.pop(0)
 
-    def select(self, context: str, choices: Sequence[str], method: str) -> str:
+    def select(
+        self, context: str, choices: Sequence[str], method: str, temperature: float, draw: int
+    ) -> str:
         self.asked.append((context, *choices, method))
         return choices[-1]
+
+    def score(self, context: str, text: str) -> float:
+        self.asked.append((context, text))
+        return -1.5
 
 
 PROGRAM = """program @p(%x: text) {
@@ -100,3 +106,6 @@ def test_the_hash_model_depends_on_all_it_is_given_and_on_nothing_else() -> None
     assert model.gen(*asked[0]) == HashModel(1).gen(*asked[0]) != HashModel(2).gen(*asked[0])
     assert HashModel(0, ("x",)).gen(*asked[0]) == "x"
     assert model.select("a", ["x", "y"], "m") in ("x", "y")
+    drawn = {model.select("a", ["x", "y"], "m", 1.0, draw) for draw in range(20)}
+    assert drawn == {"x", "y"}
+    assert model.score("a", "x") == model.score("a", "x") != model.score("b", "x")

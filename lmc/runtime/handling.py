@@ -1,0 +1,52 @@
+"""What the handlers of instructions share: operands, requests to the engine, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lmc import plan as p
+from lmc.errors import LmcError
+from lmc.runtime.row import Failure, Row
+
+if TYPE_CHECKING:
+    from lmc.runtime.executor import Executor
+
+__all__ = ["fail", "submit", "value_of"]
+
+
+def value_of(row: Row, operand: p.Operand) -> Any:  # noqa: ANN401 - a register holds any value
+    """The value of an operand whose register is set."""
+    return row.regs[operand.index] if isinstance(operand, p.Reg) else operand.value
+
+
+def fail(executor: Executor, row: Row, instr: p.Instr, error: LmcError) -> None:
+    """Have everything that an instruction gives fail with its error."""
+    failure = Failure(error.at(instr.at))
+    for index in instr.writes():
+        executor.set(row, index, failure)
+
+
+def submit(executor: Executor, row: Row, request: Any, done: Callable[[Any], None]) -> None:  # noqa: ANN401 - one of the engine's
+    """Submit a request; its handle stays with the row until it is done.
+
+    Args:
+        executor, row: whose it is.
+        request: of the engine.
+        done: called once, with the result or an `LmcError`.
+    """
+    finished = False
+    handle: Any = None
+
+    def once(result: Any) -> None:  # noqa: ANN401
+        nonlocal finished
+        finished = True
+        row.handles.discard(handle)
+        try:
+            done(result)
+        except Exception as error:  # called by the engine, whose other requests must go on
+            executor.fault(row, error)
+
+    handle = executor.core.submit(request, once)
+    if not finished:
+        row.handles.add(handle)
