@@ -51,6 +51,7 @@ class GenParams:
     Attributes:
         max_tokens: most tokens to generate; 0 generates nothing.
         stop: strings that end the text; the first to appear does, and is left out.
+        stop_regex: patterns that end the text where `re.search` first finds one; left out, too.
         temperature: 0 is greedy; above, logits are divided by it before drawing.
         top_p: keep the fewest most likely tokens whose probabilities reach it.
         top_k: keep this many most likely tokens; 0 or -1 keeps all.
@@ -68,6 +69,7 @@ class GenParams:
 
     max_tokens: int = 128
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
@@ -113,8 +115,12 @@ class GenParams:
             refuse(f"top_p is {self.top_p}", "give a number above 0 and up to 1")
         if self.top_k < -1:
             refuse(f"top_k is {self.top_k}", "give a positive integer, or 0 for all tokens")
-        if not all(isinstance(s, str) for s in self.stop):
-            refuse(f"stop is {self.stop!r}", "give a string or a list of strings")
+        for name in ("stop", "stop_regex"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(s, str) for s in value):
+                refuse(f"{name} is {value!r}", "give a string or a list of strings")
+            if any("\ud800" <= c <= "\udfff" for s in value for c in s):
+                refuse(f"{name} is {value!r}, which is no valid text", "leave surrogates out")
         if "" in self.stop:
             refuse("stop holds an empty string", "it would end every text at once; leave it out")
 

@@ -133,7 +133,7 @@ class Gen(Instr):
     """A model call: the longer state and the text that was generated.
 
     `draw` numbers the model calls of a program in program order: the key of its random numbers.
-    `constraint` indexes `Plan.constraints`, or is None.
+    `constraint` indexes `Plan.constraints`, or is None; `stops` are those of `params.stop_regex`.
     """
 
     op: ClassVar[str] = "gen"
@@ -144,6 +144,7 @@ class Gen(Instr):
     params: GenParams
     draw: int
     constraint: int | None = None
+    stops: tuple[int, ...] = ()
     priority: int = 0
 
 

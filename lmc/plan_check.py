@@ -173,8 +173,11 @@ def _gen(place: _Place, instr: p.Gen) -> tuple[str, ...]:
     place.need("the state", instr.state, _STATE)
     _check_draw(place, instr)
     held = place.automata
-    if instr.constraint is not None and not 0 <= instr.constraint < held:
-        raise place.broken(f"there is no constraint {instr.constraint}, there are {held}")
+    for index in (instr.constraint, *instr.stops):
+        if index is not None and not 0 <= index < held:
+            raise place.broken(f"there is no constraint {index}, there are {held}")
+    if len(instr.stops) != len(instr.params.stop_regex):
+        raise place.broken("its stop patterns have no automata")
     if instr.constraint is None and instr.params.constraint is not None:
         raise place.broken("its constraint has no automaton")
     return (_STATE, _TEXT)

@@ -98,8 +98,8 @@ def _meta_json(meta: Any) -> Any:  # noqa: ANN401 - nested as the variables are
         "completion_tokens": meta.completion_tokens,
         "forced_tokens": meta.forced_tokens,
     }
-    if meta.stop is not None:
-        held["stop"] = meta.stop
+    if meta.matched_stop is not None:
+        held["matched_stop"] = meta.matched_stop
     if meta.scores is not None:
         held["scores"] = meta.scores
         held["method"] = meta.method

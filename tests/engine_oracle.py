@@ -10,6 +10,7 @@ import numpy as np
 
 from lmc.params import GenParams
 from lmc.runtime.fake import FakeRunner
+from lmc.runtime.output import open_character
 from lmc.runtime.request import (
     Finish,
     GenRequest,
@@ -20,6 +21,7 @@ from lmc.runtime.request import (
     Segment,
     Step,
 )
+from tests.stop_oracle import first_stop
 
 VOCABULARY = [bytes([n]) for n in b"abcd .\n"] + [b"ab", b"cab", "é".encode(), b"\xc3", b"\xa9"]
 TOKEN_BYTES: list[bytes | None] = [*VOCABULARY, None, None]
@@ -185,11 +187,10 @@ def _text(tokens: list[int], params: GenParams, head: bytes) -> tuple[str, str |
         if raw and not data and raw[0] & 0xC0 == 0x80:
             data = head
         data += raw
-        found = [(data.find(s.encode()), n) for n, s in enumerate(params.stop)]
-        found = [(at, n) for at, n in found if at >= 0]
-        if found:
-            at, number = min(found)
-            return data[:at].decode(errors="replace"), params.stop[number]
+        whole = data[: len(data) - len(open_character(data))].decode(errors="replace")
+        found = first_stop(whole, params.stop, params.stop_regex)
+        if found is not None:
+            return whole[: found[0]], found[1]
     return data.decode(errors="replace"), None
 
 

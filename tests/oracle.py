@@ -17,6 +17,8 @@ from lmc.constraints import compile as compile_constraint
 from lmc.errors import Location
 from lmc.frontend.dsl import State
 from lmc.params import GenParams
+from lmc.runtime.output import open_character
+from tests.stop_oracle import first_stop
 
 NEAR_TIE = 1e-4  # logits closer than this may swap when float32 sums are ordered otherwise
 
@@ -195,9 +197,9 @@ class Oracle:
             if matcher is not None:
                 matcher.advance(token)
             data = self.bytes_of(made)
-            cuts = [at for s in params.stop if (at := data.find(s.encode())) >= 0]
-            if cuts:
-                cut = min(cuts)
+            whole = data[: len(data) - len(open_character(data))].decode()
+            if found_stop := first_stop(whole, params.stop, params.stop_regex):
+                cut = len(whole[: found_stop[0]].encode())
                 break
             if matcher is not None and not forced and matcher.is_finished():
                 break

@@ -83,6 +83,7 @@ _options = st.fixed_dictionaries(
     {"max_tokens": st.integers(0, 9)},
     optional={
         "stop": st.lists(_words, min_size=1, max_size=2),
+        "stop_regex": st.sampled_from([r"[aeiou]{2}", [r"\bt", r"(?<=e)\s"], r"[^a-z]$"]),
         "temperature": st.sampled_from([0.0, 0.7, 1.3]),
         "top_k": st.sampled_from([0, 1, 5]),
         "top_p": st.sampled_from([1.0, 0.6]),

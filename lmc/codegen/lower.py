@@ -135,6 +135,7 @@ def _gen(low: _Lowering, op: lm.Gen, results: Results, at: At) -> p.Instr:
         params=op.params,
         draw=op.draw,
         constraint=None if constraint is None else low.constraint(*constraint, at),
+        stops=tuple(low.constraint("stop_regex", source, at) for source in op.params.stop_regex),
         priority=low.priority(),
         at=at,
     )

@@ -46,6 +46,28 @@ def _regex(source: object) -> Automaton:
         raise _blamed(source, pattern, error) from None
 
 
+def _stop_regex(source: object) -> Automaton:
+    """A pattern that ends a text where it is found; see `stopping`."""
+    from lmc.constraints.regex import parse_parts
+    from lmc.constraints.stopping import anywhere, seen_before
+
+    if not isinstance(source, str):
+        raise ConstraintError(f"a stop_regex is a text, not {type(source).__name__}")
+    pattern = parse_parts(source)
+    try:
+        seen_before(pattern.expression)
+        found = anywhere(pattern.expression).checked(f"the stop_regex {_shown(source)}")
+        if found.matches(""):
+            raise ConstraintError(
+                f"the stop_regex {_shown(source)} matches the empty text: it would end every text "
+                "at once",
+                hint="let it match at least one character",
+            )
+    except BudgetError as error:
+        raise _blamed(source, pattern, error) from None
+    return Automaton(pattern.expression)
+
+
 def _blamed(source: str, part: Part, error: BudgetError) -> ConstraintError:
     """The error, with the smallest part of the pattern that is too large by itself marked."""
     from lmc.constraints.scanner import pattern_error
@@ -112,6 +134,7 @@ def _shown(source: str) -> str:
 
 _FRONTS: dict[str, Callable[..., Automaton]] = {
     "regex": _regex,
+    "stop_regex": _stop_regex,
     "choices": _choices,
     "json_schema": _json_schema,
     "ebnf": _ebnf,

@@ -127,6 +127,7 @@ def gen(
     max_tokens: int = 128,
     *,
     stop: str | Sequence[str] | None = None,
+    stop_regex: str | Sequence[str] | None = None,
     temperature: float = 0.0,
     top_p: float = 1.0,
     top_k: int = 0,
@@ -144,6 +145,8 @@ def gen(
         name: of the variable; one is made up if left out.
         max_tokens: most tokens to generate; 0 generates nothing.
         stop: a string, or several, that end the text; the one found is left out.
+        stop_regex: a pattern, or several: the text ends where `re.search` first finds one in it,
+            and that is left out; look-arounds and anchors see the text of this gen.
         temperature: 0 takes the most likely token each time; above, tokens are drawn.
         top_p: draw among the fewest tokens whose probabilities reach it.
         top_k: draw among this many tokens; 0 for all.
@@ -165,7 +168,8 @@ def gen(
     for parameter, value in given.items():
         _known(value, f"the parameter {parameter} of a gen")
     stop = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    for one in (*stop, *(choices or ())):
+    patterns = (stop_regex,) if isinstance(stop_regex, str) else tuple(stop_regex or ())
+    for one in (*stop, *patterns, *(choices or ())):
         _known(one, "a stop string or choice of a gen")
     try:
         with unwatched():  # models of classes are made by code that tries and fails
@@ -173,6 +177,7 @@ def gen(
         params = GenParams(
             max_tokens=max_tokens,
             stop=stop,
+            stop_regex=patterns,
             temperature=temperature,
             top_p=top_p,
             top_k=top_k,

@@ -142,12 +142,15 @@ class _EagerRecorder:
         if draw < len(self._known):
             return self._recall(draw)
         constraint = None
-        if params.constraint is not None:
-            try:
-                automaton = constraint_automaton(*params.constraint)
-            except LmcError as error:
-                raise error.at(at) from None
-            constraint = self._row.constraint(automaton)
+        try:
+            if params.constraint is not None:
+                constraint = self._row.constraint(constraint_automaton(*params.constraint))
+            stops = tuple(
+                self._row.constraint(constraint_automaton("stop_regex", source))
+                for source in params.stop_regex
+            )
+        except LmcError as error:
+            raise error.at(at) from None
         into, text = self._row.new_register(), self._row.new_register()
         self._row.emit(
             Gen(
@@ -158,6 +161,7 @@ class _EagerRecorder:
                 params=params,
                 draw=draw,
                 constraint=constraint,
+                stops=stops,
                 priority=draw,
                 at=at,
             )

@@ -341,12 +341,14 @@ class _Tracer:
     def gen(
         self, state: Value, name: str, params: GenParams, at: Location | None
     ) -> tuple[Value, Value]:
-        if params.constraint is not None:
-            try:
-                with unwatched():
+        try:
+            with unwatched():
+                if params.constraint is not None:
                     constraint_automaton(*params.constraint)
-            except LmcError as error:
-                raise error.at(at) from None
+                for source in params.stop_regex:
+                    constraint_automaton("stop_regex", source)
+        except LmcError as error:
+            raise error.at(at) from None
         return self._call(Gen(state, name, params, len(self._calls)), at)
 
     def select(

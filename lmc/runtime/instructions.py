@@ -71,6 +71,7 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
             draw=instr.draw,
         ),
         constraint=constraint,
+        stop_automata=tuple(row.constraints[index] for index in instr.stops),
     )
 
     def done(result: Any) -> None:  # noqa: ANN401 - a GenResult or an error

@@ -1,12 +1,15 @@
 """From tokens to text: stop strings, what may be streamed, and where a state may be cut.
 
-Works on bytes: tokens end inside characters, and stop strings begin and end inside tokens.
+Works on bytes: tokens end inside characters, and stops begin and end inside tokens. What a stop is
+and which of several counts is said in `lmc.constraints.stopping`.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from lmc.constraints.stopping import Stops, StopSearch
 
 __all__ = ["TextAssembler", "open_character"]
 
@@ -14,85 +17,89 @@ __all__ = ["TextAssembler", "open_character"]
 class TextAssembler:
     """The text of one gen, token by token.
 
-    The text ends before the first stop string in it: of those that a token completes, the one that
-    begins first counts, and of two that begin at the same place the one listed first. Bytes that
-    are no UTF-8 read as U+FFFD, as tokenizers decode them.
+    The text ends before the first stop in it, wherever the tokens end. Bytes that are no UTF-8 read
+    as U+FFFD, as tokenizers decode them, and are searched as such.
 
     Attributes:
-        stop: the stop string that ended the text, or None.
+        stop: the stop string, or the pattern, that ended the text; None before.
     """
 
     __slots__ = (
         "_bytes",
         "_cut",
         "_data",
-        "_decoder",
         "_ends",
         "_head",
-        "_longest",
-        "_stops",
+        "_search",
+        "_searched",
         "_streamed",
+        "_unsearched",
         "stop",
     )
 
     def __init__(
         self,
         token_bytes: Sequence[bytes | None],
-        stops: Sequence[str] = (),
+        stops: Stops | None = None,
         head: bytes = b"",
+        unsearched: int = 0,
     ) -> None:
         """Args:
         token_bytes: what each token id stands for; None for special tokens, which have no text.
-        stops: strings that end the text; the sequence is not kept and not changed.
+        stops: what ends the text.
         head: the first bytes of a character that the prompt left open (`open_character`); the text
             begins with that character if the first token goes on with it.
+        unsearched: so many tokens at the beginning are not searched for stops.
         """
         self._bytes = token_bytes
-        self._stops = tuple((stop, stop.encode()) for stop in stops if stop)
-        self._longest = max((len(raw) for _, raw in self._stops), default=0)
+        self._search = None if stops is None else StopSearch(stops)
+        self._unsearched = unsearched
         self._head = head
         self._data = bytearray()
         self._ends: list[int] = []  # where each token ends in the data
+        self._searched: int | None = None  # up to where in the data; None before the search begins
         self._cut: int | None = None
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._streamed = 0
         self.stop: str | None = None
 
     def push(self, token: int) -> bool:
-        """Add a token; returns whether the text has ended at a stop string."""
+        """Add a token; returns whether the text has ended at a stop."""
         raw = self._bytes[token] if token < len(self._bytes) else None
+        before = len(self._data)
         if raw:
             if self._head and not self._data:
                 if raw[0] & 0xC0 == 0x80:
                     self._data += self._head
                 else:
                     self._head = b""
-            before = len(self._data)
             self._data += raw
-            if self._stops:
-                self._search(max(0, before - self._longest + 1))
+        if self._search is not None and self._cut is None and len(self._ends) >= self._unsearched:
+            self._look(self._search, before)
         self._ends.append(len(self._data))
         return self._cut is not None
 
-    def _search(self, start: int) -> None:
-        """Look for stop strings from `start` on, where none could have begun and ended before."""
-        best = len(self._data)
-        for stop, raw in self._stops:
-            at = self._data.find(raw, start)
-            if 0 <= at < best:
-                best, self.stop = at, stop
-        if self.stop is not None:
-            self._cut = best
+    def _look(self, search: StopSearch, before: int) -> None:
+        """Search the whole characters that have not been searched yet."""
+        if self._searched is None:
+            self._searched = before
+            search.start(before)
+        for char, end in _characters(self._data, self._searched):
+            self._searched = end
+            if search.feed(char, end):
+                self._cut = begin = search.begin
+                text = self._data[begin:end].decode(errors="replace")
+                self.stop = text if search.name is None else search.name
+                return
 
     @property
     def text(self) -> str:
-        """The text so far, without the stop string."""
+        """The text so far, without the stop."""
         return self._data[: self._cut].decode(errors="replace")
 
     def split(self) -> tuple[int, str]:
         """How many leading tokens lie wholly before the cut, and the text after them.
 
-        Without a stop string all tokens count, even if the last one ends inside a character. At a
+        Without a stop all tokens count, even if the last one ends inside a character. At a
         cut the tokens kept end between two characters.
         """
         if self._cut is None:
@@ -109,7 +116,7 @@ class TextAssembler:
         return at == self._cut or (at < self._cut and self._data[at] & 0xC0 != 0x80)
 
     def delta(self, *, final: bool = False) -> str:
-        """The text that is settled since the last call: whole characters, no part of a stop string.
+        """The text that is settled since the last call: whole characters, no part of a stop.
 
         Args:
             final: no more tokens come, so nothing is held back. All deltas, the final one
@@ -119,20 +126,31 @@ class TextAssembler:
             end = self._cut
         elif final:
             end = len(self._data)
+        elif self._searched is None or self._search is None:
+            end = len(self._data) - len(open_character(bytes(self._data[-3:])))
         else:
-            end = len(self._data) - self._held_back()
-        piece = bytes(self._data[self._streamed : end])
+            end = self._search.earliest(self._searched)
+        piece = self._data[self._streamed : end]
         self._streamed = max(self._streamed, end)
-        return self._decoder.decode(piece, final)
+        return piece.decode(errors="replace")
 
-    def _held_back(self) -> int:
-        """The length of the longest end of the data that begins a stop string."""
-        tail = bytes(self._data[-(self._longest - 1) :]) if self._longest > 1 else b""
-        for length in range(len(tail), 0, -1):
-            end = tail[-length:]
-            if any(raw.startswith(end) for _, raw in self._stops):
-                return length
-        return 0
+
+def _characters(data: bytearray, start: int) -> Iterator[tuple[str, int]]:
+    """The whole characters from `start` on, and where they end; U+FFFD for bytes that are none."""
+    while start < len(data):
+        try:
+            text, _ = codecs.utf_8_decode(data[start:], "strict", False)
+            skipped = 0
+        except UnicodeDecodeError as error:
+            text = data[start : start + error.start].decode()
+            skipped = error.end - error.start
+        for char in text:
+            start += len(char.encode())
+            yield char, start
+        if not skipped:
+            return
+        start += skipped
+        yield "\ufffd", start
 
 
 def open_character(raw: bytes) -> bytes:

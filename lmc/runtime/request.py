@@ -19,6 +19,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from lmc.constraints.automaton import Automaton
 from lmc.params import GenParams
 
 __all__ = [
@@ -60,7 +61,7 @@ def tokens_of(keys: KeyArray) -> KeyArray:
 class Finish(enum.StrEnum):
     """Why a gen ended."""
 
-    STOP = "stop"  # a stop string
+    STOP = "stop"  # a stop string or pattern
     EOS = "eos"  # an end token of the model
     LENGTH = "length"  # max_tokens, or the end of the model's context
     CONSTRAINT = "constraint"  # matched, and nothing can follow
@@ -120,11 +121,12 @@ class Request:
 
 @dataclass(slots=True)
 class GenRequest(Request):
-    """Generate after the prompt."""
+    """Generate after the prompt; `stop_automata` are those of `params.stop_regex`."""
 
     params: GenParams = field(default_factory=GenParams)
     sampling: Sampling = field(default_factory=Sampling)
     constraint: Constraint | None = None
+    stop_automata: tuple[Automaton, ...] = ()
 
 
 @dataclass(slots=True)
@@ -145,11 +147,11 @@ class GenResult:
 
     Attributes:
         tokens: all tokens that were made, the end token left out.
-        kept: how many leading tokens belong to the state; the rest was cut at a stop string.
+        kept: how many leading tokens belong to the state; the rest was cut at a stop.
         text: what the variable holds.
         rest: the part of `text` after the kept tokens; it begins the next span.
         finish: why it ended.
-        stop: the stop string that ended it, or None.
+        stop: the stop string or pattern that ended it, or None.
         logprobs: of each token of `tokens` that was sampled, in nats; NaN for forced ones.
         cached_tokens, prompt_tokens, forced_tokens: counts of this request.
     """

@@ -21,7 +21,7 @@ class CallMeta:
     Attributes:
         finish_reason: "stop", "eos", "length", "constraint" or "cancelled"; "select" for selects
             and "score" for scores.
-        stop: the stop string that ended it, or None.
+        matched_stop: the stop string or pattern that ended it, or None.
         token_ids: the tokens that were made (of a select: of the choice taken; of a score: of
             its text).
         prompt_tokens, cached_tokens: of the prompt, and how many of them the cache held.
@@ -37,7 +37,7 @@ class CallMeta:
     token_ids: tuple[int, ...]
     prompt_tokens: int
     cached_tokens: int
-    stop: str | None = None
+    matched_stop: str | None = None
     forced_tokens: int = 0
     logprobs: tuple[float, ...] = ()
     method: str | None = None
@@ -58,7 +58,7 @@ class CallMeta:
             token_ids=tuple(result.tokens),
             prompt_tokens=result.prompt_tokens,
             cached_tokens=result.cached_tokens,
-            stop=result.stop,
+            matched_stop=result.stop,
             forced_tokens=result.forced_tokens,
             logprobs=tuple(result.logprobs),
         )

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from lmc.constraints.stopping import Stops, stops_of
 from lmc.errors import LmcError, RunError, UsageError
 from lmc.runtime.output import TextAssembler, open_character
 from lmc.runtime.request import (
@@ -120,7 +121,7 @@ class GenWork:
         self._ends = frozenset() if request.params.ignore_eos else vocabulary.eos_ids
         self._banned = tuple(sorted(vocabulary.eos_ids)) if request.params.ignore_eos else ()
         head = _open_end(request.keys, vocabulary)
-        self.text = TextAssembler(vocabulary.token_bytes, request.params.stop, head)
+        self.text = TextAssembler(vocabulary.token_bytes, _stops_of(request), head)
         self.made: list[int] = []
         self.logprobs: list[float] = []
         self.forced = 0
@@ -233,7 +234,9 @@ class GenWork:
             with _guard():
                 self._constraint.advance(token)
                 finished = self._constraint.is_finished()
-        if self.text.push(token):
+        with _guard():
+            stopped = self.text.push(token)
+        if stopped:
             self.finish = Finish.STOP
         elif finished:
             self.finish = Finish.CONSTRAINT
@@ -365,6 +368,16 @@ def _guard() -> Iterator[None]:
         raise
     except Exception as error:  # a constraint must not take the other requests with it
         raise RunError(f"the constraint failed: {error or type(error).__name__}") from error
+
+
+def _stops_of(request: GenRequest) -> Stops | None:
+    params = request.params
+    if len(request.stop_automata) != len(params.stop_regex):
+        raise UsageError("a request has stop patterns without automata")
+    if not params.stop and not params.stop_regex:
+        return None
+    with _guard():
+        return stops_of(params.stop, params.stop_regex, request.stop_automata)
 
 
 def _open_end(keys: KeyArray, vocabulary: Vocabulary) -> bytes:

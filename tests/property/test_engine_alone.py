@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from lmc.constraints import automaton_of
 from lmc.errors import Cancelled, CapacityError, RunError
 from lmc.params import GenParams
 from lmc.runtime.engine import EngineCore, Handle
@@ -46,6 +47,7 @@ PARAMS = st.builds(
     GenParams,
     max_tokens=st.integers(0, 30),
     stop=st.sampled_from([(), (), ("ab",), ("b", "a b"), ("é",), ("\n", "cab.")]),
+    stop_regex=st.sampled_from([(), (), (r"[ab]{2}",), (r"\bc", r"a\s")]),
     ignore_eos=st.booleans(),
     jump_forward=st.booleans(),
 )
@@ -57,6 +59,17 @@ SAMPLING = st.builds(
     draw=st.integers(0, 2),
 )
 PRIORITY = st.sampled_from([(), (0,), (0, 1), (1,)])
+
+
+def gen_request(
+    keys: list[int],
+    priority: tuple[int, ...],
+    params: GenParams,
+    sampling: Sampling,
+    constraint: Words | None = None,
+) -> GenRequest:
+    automata = tuple(automaton_of("stop_regex", source) for source in params.stop_regex)
+    return GenRequest(array(keys), priority, params, sampling, constraint, automata)
 
 
 class Stumbling(FakeRunner):
@@ -114,7 +127,7 @@ class EngineMachine(RuleBasedStateMachine):
     def gen(
         self, keys: list[int], params: GenParams, sampling: Sampling, priority: tuple[int, ...]
     ) -> None:
-        self.submit(Asked(GenRequest(array(keys), priority, params, sampling)))
+        self.submit(Asked(gen_request(keys, priority, params, sampling)))
 
     @rule(
         keys=KEYS,
@@ -132,7 +145,7 @@ class EngineMachine(RuleBasedStateMachine):
         dead: bool,
     ) -> None:
         constraint = DeadEnd(words) if dead else Words(words)
-        self.submit(Asked(GenRequest(array(keys), (), params, sampling, constraint), words))
+        self.submit(Asked(gen_request(keys, (), params, sampling, constraint), words))
 
     @rule(keys=KEYS, continuations=st.lists(TOKENS, min_size=1, max_size=4), priority=PRIORITY)
     def score(

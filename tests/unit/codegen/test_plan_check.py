@@ -129,6 +129,8 @@ def _instrs(block: dict[str, Any]) -> list[dict[str, Any]]:
         (on("gen", constraint=7), "gen: there is no constraint 7, there are 1"),
         (on("gen", constraint=-1), "gen: there is no constraint -1"),
         (on("gen", constraint=None), "gen: its constraint has no automaton"),
+        (on("gen", stops=[7]), "gen: there is no constraint 7, there are 1"),
+        (on("gen", stops=[0]), "gen: its stop patterns have no automata"),
         (on("gen", params={"max_tokens": -1}), "max_tokens is -1"),
         (on("gen", params={"temperature": "hot"}), "expected float, found 'hot'"),
         (on("gen", params={"temperature": 10**400}), "a number is too large"),
