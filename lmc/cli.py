@@ -22,6 +22,7 @@ from lmc import __version__
 from lmc.commands import options
 from lmc.commands.bench import bench_command
 from lmc.commands.compile import compile_command
+from lmc.commands.constraint import constraint_command
 from lmc.commands.doctor import doctor_command
 from lmc.commands.exits import FAILED, INTERRUPTED, WRONG_USAGE, exit_code
 from lmc.commands.explain import explain_command
@@ -161,6 +162,7 @@ app = typer.Typer(
 app.command("compile")(compile_command)
 app.command("run")(run_command)
 app.command("explain")(explain_command)
+app.command("constraint")(constraint_command)
 app.add_typer(model_commands, name="model")
 app.command("doctor")(doctor_command)
 app.command("bench")(bench_command)

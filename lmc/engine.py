@@ -59,7 +59,7 @@ class Engine(LocalEngine):  # noqa: D101 - as its base
         """
         params = gen("text", max_tokens, **options).params
         constraint = params.constraint
-        constraints = (constraint_automaton(*constraint).to_json(),) if constraint else ()
+        constraints = (constraint_automaton(constraint).to_json(),) if constraint else ()
         plan = Plan(
             name="generate",
             params=(Param(("prompt",), Reg(0)),),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from lmc.errors import UsageError
 
-__all__ = ["SELECT_METHODS", "GenParams", "check_choosing"]
+__all__ = ["SELECT_METHODS", "Constraint", "GenParams", "check_choosing"]
 
 SELECT_METHODS = (
     "token_length_normalized",
@@ -15,6 +17,7 @@ SELECT_METHODS = (
     "unconditional_normalized",
     "total_logprob",
 )
+WHITESPACE = ("compact", "pretty", "flexible")
 _CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices")
 
 
@@ -45,6 +48,28 @@ def check_choosing(method: object, temperature: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a gen is held to: the arguments of `lmc.constraints.automaton_of`.
+
+    Attributes:
+        kind: "regex", "json_schema", "ebnf", "choices" or "stop_regex".
+        source: a text; of choices, their texts.
+        whitespace, waive: of a JSON schema; see `GenParams`.
+    """
+
+    kind: str
+    source: str | tuple[str, ...]
+    whitespace: str | None = None
+    waive: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What is said besides kind and source."""
+        held = {"whitespace": self.whitespace, "waive": self.waive}
+        return {name: value for name, value in held.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
 class GenParams:
     """How one `gen` generates.
 
@@ -61,6 +86,9 @@ class GenParams:
         json_schema: the text is JSON that this schema, itself JSON text, accepts.
         ebnf: the text follows this grammar, in Lark's notation.
         choices: the text is one of these.
+        whitespace: blanks in the JSON of a schema: "compact" (none, which None stands for too),
+            "pretty" or "flexible".
+        waive: keywords of the schema that are dropped where they cannot be honoured.
         jump_forward: take tokens that the constraint forces without asking the model.
 
     Raises:
@@ -79,6 +107,8 @@ class GenParams:
     json_schema: str | None = None
     ebnf: str | None = None
     choices: tuple[str, ...] | None = None
+    whitespace: str | None = None
+    waive: tuple[str, ...] = ()
     jump_forward: bool = True
 
     def __post_init__(self) -> None:
@@ -103,6 +133,13 @@ class GenParams:
         given = [n for n in _CONSTRAINTS if getattr(self, n) is not None]
         if len(given) > 1:
             refuse(f"{given[0]} and {given[1]} exclude each other", "give one of them")
+        if self.whitespace not in (None, *WHITESPACE):
+            refuse(f"whitespace is {self.whitespace!r}", f"give one of {', '.join(WHITESPACE)}")
+        if not all(isinstance(keyword, str) for keyword in self.waive):
+            refuse(f"waive is {self.waive!r}", "give keywords of the schema, as texts")
+        for name in ("whitespace", "waive"):
+            if getattr(self, name) and self.json_schema is None:
+                refuse(f"{name} is given without json_schema", f"leave {name} out")
         for name in ("temperature", "top_p"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -130,13 +167,18 @@ class GenParams:
         return self.temperature == 0 or self.top_k == 1
 
     @property
-    def constraint(self) -> tuple[str, str | tuple[str, ...]] | None:
-        """The kind and source of the constraint, if there is one."""
+    def constraint(self) -> Constraint | None:
+        """The constraint, if there is one."""
         for kind in _CONSTRAINTS:
             source: str | tuple[str, ...] | None = getattr(self, kind)
             if source is not None:
-                return kind, source
+                return Constraint(kind, source, self.whitespace, self.waive)
         return None
+
+    @property
+    def stop_constraints(self) -> tuple[Constraint, ...]:
+        """What makes the automata of `stop_regex`."""
+        return tuple(Constraint("stop_regex", source) for source in self.stop_regex)
 
     def non_default(self) -> dict[str, object]:
         """The fields that differ from their defaults, in declared order."""

@@ -79,6 +79,22 @@ class Times:
 
 _names = st.sampled_from(NAMES)
 _words = st.sampled_from(WORDS)
+_PAIR = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "minimum": 0}, "b": {"format": "odd", "type": "null"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+_constraints = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries(
+        {"regex": st.sampled_from([r"[a-z]{2,8}", r"(yes|no), \d{1,3}", r'\{"a": [0-9]\}'])}
+    ),
+    st.fixed_dictionaries(
+        {"json_schema": st.just(_PAIR), "waive": st.just("format")},
+        optional={"whitespace": st.sampled_from(["compact", "pretty", "flexible"])},
+    ),
+)
 _options = st.fixed_dictionaries(
     {"max_tokens": st.integers(0, 9)},
     optional={
@@ -88,14 +104,16 @@ _options = st.fixed_dictionaries(
         "top_k": st.sampled_from([0, 1, 5]),
         "top_p": st.sampled_from([1.0, 0.6]),
         "ignore_eos": st.booleans(),
-        "regex": st.sampled_from([r"[a-z]{2,8}", r"(yes|no), \d{1,3}", r'\{"a": [0-9]\}']),
     },
-).map(lambda d: tuple(sorted(d.items())))
+)
+_gen_options = st.tuples(_options, _constraints).map(
+    lambda pair: tuple(sorted((pair[0] | pair[1]).items()))
+)
 
 _leaves = st.one_of(
     st.builds(Say, _words),
     st.builds(Argument, st.sampled_from(["plain", "upper", "f-string", "slice"])),
-    st.builds(Gen, _names, _options),
+    st.builds(Gen, _names, _gen_options),
     st.builds(
         Select,
         _names,

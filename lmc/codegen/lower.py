@@ -16,6 +16,7 @@ from lmc.constraints import automaton_of
 from lmc.errors import InternalError, LmcError, Location
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops import flow, lm, text
+from lmc.params import Constraint
 
 __all__ = ["lower"]
 
@@ -59,7 +60,7 @@ class _Lowering:
     calls: int = 0
     automata: list[dict[str, Any]] = field(default_factory=list)
     _of: dict[Value, p.Reg] = field(default_factory=dict)
-    _constraints: dict[tuple[str, str | tuple[str, ...]], int] = field(default_factory=dict)
+    _constraints: dict[Constraint, int] = field(default_factory=dict)
 
     def define(self, value: Value) -> p.Reg:
         self._of[value] = reg = p.Reg(self.registers)
@@ -90,19 +91,19 @@ class _Lowering:
         instr: p.Instr = rule(self, node.op, node.results, node.at)
         return instr
 
-    def constraint(self, kind: str, source: str | tuple[str, ...], at: Location | None) -> int:
-        key = (kind, source)
-        if key not in self._constraints:
+    def constraint(self, constraint: Constraint, at: Location | None) -> int:
+        if constraint not in self._constraints:
             try:
-                data = automaton_of(kind, source).to_json()
+                made = automaton_of(constraint.kind, constraint.source, **constraint.options)
             except LmcError as error:
                 raise error.at(at) from None
+            data = made.to_json()
             if data in self.automata:
-                self._constraints[key] = self.automata.index(data)
+                self._constraints[constraint] = self.automata.index(data)
             else:
-                self._constraints[key] = len(self.automata)
+                self._constraints[constraint] = len(self.automata)
                 self.automata.append(data)
-        return self._constraints[key]
+        return self._constraints[constraint]
 
 
 Results = tuple[Value, ...]
@@ -134,8 +135,8 @@ def _gen(low: _Lowering, op: lm.Gen, results: Results, at: At) -> p.Instr:
         name=op.name,
         params=op.params,
         draw=op.draw,
-        constraint=None if constraint is None else low.constraint(*constraint, at),
-        stops=tuple(low.constraint("stop_regex", source, at) for source in op.params.stop_regex),
+        constraint=None if constraint is None else low.constraint(constraint, at),
+        stops=tuple(low.constraint(stop, at) for stop in op.params.stop_constraints),
         priority=low.priority(),
         at=at,
     )

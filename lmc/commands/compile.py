@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["compile_command"]
 
+MOST_EDGES = 60  # drawn of a constraint
+
 
 class Emit(enum.StrEnum):
     """What `--emit` can show."""
@@ -184,11 +186,12 @@ def _ends(graph: Graph) -> Iterator[str]:
 
 
 def _emitted(emit: Emit, compiled: Compiled, shapes: list[Shape] | None) -> str:
+    from lmc.commands.report import constraint_views
     from lmc.ir import export
 
     graphs: dict[Emit, Callable[[Graph], str]] = {
         Emit.ir: str,
-        Emit.dot: export.to_dot,
+        Emit.dot: lambda graph: export.to_dot(graph, constraint_views(graph, MOST_EDGES)),
         Emit.mermaid: export.to_mermaid,
         Emit.svg: export.to_svg,
     }

@@ -10,22 +10,44 @@ from typing import Annotated, Any
 import typer
 
 from lmc.commands import options
+from lmc.commands.constraint import Tokenizer, fixed_share, show_constraint
 from lmc.commands.output import say
+from lmc.errors import UsageError
 
 __all__ = ["explain_command"]
 
 
 def explain_command(
     source: Annotated[
-        str, typer.Argument(metavar="PROGRAM.py[:NAME]", help="The file, and the function in it.")
-    ],
+        str | None,
+        typer.Argument(metavar="PROGRAM.py[:NAME]", help="The file, and the function in it."),
+    ] = None,
     arg: options.Arg = None,
     args: options.Args = None,
     level: options.Level = 2,
     passes: options.Passes = None,
+    regex: Annotated[
+        str | None,
+        typer.Option(
+            "--regex",
+            metavar="PATTERN",
+            help="Explain a regular expression instead, as lmc constraint does.",
+        ),
+    ] = None,
+    tokenizer: Tokenizer = None,
     traceback: options.Traceback = False,  # noqa: ARG001 - its callback keeps it
 ) -> None:
     """Explain how a program compiles, and how to change it where it does not."""
+    if (source is None) == (regex is None):
+        raise UsageError(
+            "explain a program or a regular expression", hint="give PROGRAM.py or --regex PATTERN"
+        )
+    if regex is not None:
+        show_constraint("regex", regex, tokenizer)
+        return
+    if tokenizer is not None:
+        raise UsageError("--tokenizer goes with --regex", hint="leave it out")
+    assert source is not None, "one of them is given"
     if re.fullmatch(r"LMC\d+", source):
         there = "errors have no numbers in this version; docs/errors.md lists their kinds"
         say(f"{source}: {there}\n", sys.stdout)
@@ -108,5 +130,13 @@ def _constraints(constraints: list[dict[str, Any]]) -> Iterator[str]:
     for one in constraints:
         # the branches of a fork have one line in the program
         gens = ", ".join(dict.fromkeys(f"{gen['name']} ({gen['at']})" for gen in one["gens"]))
-        yield f"  {gens}: {one['kind']} {one['source']}"
+        given = {**one["options"], "waive": ", ".join(one["options"].get("waive", ()))}
+        more = "".join(f", {name} {value}" for name, value in given.items() if value)
+        yield f"  {gens}: {one['kind']} {one['source']}{more}"
+        if one["fixed"] is None:
+            yield "    matched by llguidance; what is fixed shows only when it runs"
+            continue
         yield f"    {one['states'] or f'more than {MOST_STATES}'} states"
+        shortest, random = one["fixed"]["shortest"], one["fixed"]["random"]
+        share = fixed_share(shortest["fixed"], shortest["bytes"], random["least"], random["most"])
+        yield f"    fixed, so that the model need not be asked: {share}"

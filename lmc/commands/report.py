@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lmc.constraints.automaton import Automaton
+from lmc.constraints import Automaton, automaton_of, load
+from lmc.constraints.compressed import Compressed, compressed
+from lmc.constraints.description import fixed_in
 from lmc.driver import Compiled
-from lmc.errors import Location
+from lmc.errors import ConstraintError, Location
 from lmc.ir.analysis import calls_on_ways, cost, definitions
 from lmc.ir.core import Program, Value
 from lmc.ir.ops import MODEL_CALLS, Gen, Prefill, Resume
 from lmc.ir.types import STATE
+from lmc.params import Constraint
 from lmc.plan import Block, If
 from lmc.plan import Gen as GenInstr
 
-__all__ = ["Shape", "advice", "report_of", "shared_prompts"]
+__all__ = ["Shape", "advice", "constraint_views", "report_of", "shared_prompts"]
 
 MOST_STATES = 10_000  # counted of a constraint
 
@@ -138,16 +142,47 @@ def _constraints(compiled: Compiled) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for index, data in enumerate(compiled.plan.constraints):
         users = [g for g in _gens(compiled.plan.body) if g.constraint == index]
-        kind, source = next(filter(None, (sources.get((g.at, g.name)) for g in users)), ("", ""))
+        if not users:  # the automaton of a stop_regex
+            continue
+        given = next(filter(None, (sources.get((g.at, g.name)) for g in users)), None)
         found.append(
             {
-                "kind": kind,
-                "source": source,
-                "states": _states(Automaton.from_json(data)),
+                "kind": given.kind if given else "",
+                "source": given.source if given else "",
+                "options": given.options if given else {},
+                **_measured(load(data)),
                 "gens": [{"name": g.name, "at": _place(g.at)} for g in users],
             }
         )
     return found
+
+
+def constraint_views(program: Program, most_edges: int) -> dict[Constraint, Compressed]:
+    """What can be drawn of the automata of a program's gens, in the order of these."""
+    found: dict[Constraint, Compressed] = {}
+    for node in program.walk():
+        held = node.op.params.constraint if isinstance(node.op, Gen) else None
+        if held is not None and held not in found:
+            automaton = automaton_of(held.kind, held.source, **held.options)
+            # a grammar for llguidance has no automaton
+            with contextlib.suppress(ConstraintError):
+                found[held] = compressed(automaton.machine, most_edges)
+    return found
+
+
+def _measured(automaton: Automaton) -> dict[str, Any]:
+    """How many states an automaton has, and how much of its texts is fixed."""
+    try:
+        fixed = fixed_in(automaton)
+    except ConstraintError:  # a grammar for llguidance has no automaton
+        return {"states": None, "fixed": None}
+    return {
+        "states": _states(automaton),
+        "fixed": {
+            "shortest": {"fixed": fixed.fixed, "bytes": fixed.length},
+            "random": {"least": round(fixed.least, 3), "most": round(fixed.most, 3)},
+        },
+    }
 
 
 def _states(automaton: Automaton) -> int | None:

@@ -1,114 +1,95 @@
-"""An automaton drawn small: states with a single way out become the text on an edge.
+"""An automaton seen small: states with a single way out become the text on an edge.
 
-Such edges are what jumping forward takes at once; printing them shows where a constraint leaves
-the model a choice.
+Such edges are what jumping forward takes at once; the states that are left show where a constraint
+leaves the model a choice. Its letters are characters, and its states those of the machine, made
+only as far as edges are asked for, so that automata without end can be looked at too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmc.constraints.dfa import Dfa
+from lmc.constraints.charset import CharSet
+from lmc.constraints.machine import Machine
 
-__all__ = ["Edge", "drawn", "edges"]
+__all__ = ["Compressed", "Edge", "compressed"]
+
+_LONGEST = 2048  # characters on one edge
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A way from one state to another: one byte of a set, then a fixed text.
+    """A way from one state to another: one character of a set, then a fixed text.
 
     Attributes:
-        choice: the bytes of which one leads in, ascending.
+        first: the characters of which one leads in.
         then: what must follow until `target`, which may be nothing.
     """
 
     source: int
-    choice: tuple[int, ...]
-    then: bytes
+    first: CharSet
+    then: str
     target: int
 
+    @property
+    def text(self) -> str | None:
+        """The only text of the edge; None if its first character can be chosen."""
+        return chr(self.first.edges[0]) + self.then if len(self.first) == 1 else None
 
-def edges(automaton: Dfa) -> list[Edge]:
-    """The compressed view: only the start, ends and states with a choice are left."""
-    steps: list[dict[int, list[int]]] = []
-    for row in automaton.table.tolist():
-        by_target: dict[int, list[int]] = {}
-        for byte, c in enumerate(automaton.class_of.tolist()):
-            if row[c] >= 0:
-                by_target.setdefault(row[c], []).append(byte)
-        steps.append(by_target)
+
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """The start, the ends and the states with a choice, numbered as they are met; 0 is the start.
+
+    Attributes:
+        states: how many there are.
+        edges: breadth first.
+        ends: the states in which a text may end.
+        unfinished: the states of which not all edges are listed.
+    """
+
+    states: int
+    edges: tuple[Edge, ...]
+    ends: frozenset[int]
+    unfinished: frozenset[int] = frozenset()
+
+
+def compressed(machine: Machine, most: int = 10_000) -> Compressed:
+    """The compressed view of an automaton in which something matches.
+
+    Args:
+        machine: of the automaton.
+        most: edges to list; those nearest to the start are.
+    """
+    assert machine.start is not None, "something matches"
+
+    def accepts(state: int) -> bool:
+        return machine.accepts(state * machine.nodes)
 
     def only(state: int) -> tuple[int, int] | None:
-        if automaton.accepting[state] or len(steps[state]) != 1:
+        if accepts(state):
             return None
-        ((target, choice),) = steps[state].items()
-        return (choice[0], target) if len(choice) == 1 else None
+        ways = list(machine.targets(state))
+        code = machine.alphabet.single(ways[0][0]) if len(ways) == 1 else None
+        return None if code is None else (code, ways[0][1])
 
+    kept = [machine.start // machine.nodes]
+    number = {kept[0]: 0}
     found: list[Edge] = []
-    kept, seen = [0], {0}
-    for source in kept:
-        for target, choice in steps[source].items():
-            then, at = bytearray(), target
+    unfinished: set[int] = set()
+    for source, state in enumerate(kept):
+        for mask, target in machine.targets(state):
+            if len(found) == most:
+                unfinished.add(source)
+                break
+            then: list[str] = []
             # No circle has a single way out all along: nothing could ever be completed from it.
-            while at not in seen and (way := only(at)):
-                then.append(way[0])
-                at = way[1]
-            found.append(Edge(source, tuple(choice), bytes(then), at))
-            if at not in seen:
-                seen.add(at)
-                kept.append(at)
-    return found
-
-
-def drawn(automaton: Dfa) -> str:
-    """The compressed view as text, one edge a line; ends are marked with `*`.
-
-    >>> from lmc.constraints.algebra import literal
-    >>> print(drawn(literal("yes", "no", "nothing")))
-    0 -- n, then "o" --> 1*
-    0 -- y, then "es" --> 2*
-    1* -- t, then "hing" --> 2*
-    """
-    found = edges(automaton)
-    order = {0: 0}
-    for edge in found:
-        order.setdefault(edge.target, len(order))
-
-    def named(state: int) -> str:
-        return f"{order[state]}{'*' if automaton.accepting[state] else ''}"
-
-    lines = []
-    for edge in found:
-        then = f", then {_quoted(edge.then)}" if edge.then else ""
-        if len(edge.choice) == 1 and not edge.then:
-            label = _quoted(bytes(edge.choice))
-        else:
-            label = _class(edge.choice) + then
-        lines.append(f"{named(edge.source)} -- {label} --> {named(edge.target)}")
-    return "\n".join(lines or [f"{named(0)} (nothing follows)"])
-
-
-def _quoted(text: bytes) -> str:
-    shown = text.decode("utf-8", "backslashreplace").replace("\n", "\\n").replace("\t", "\\t")
-    return f'"{shown}"'
-
-
-def _class(choice: tuple[int, ...]) -> str:
-    """Bytes as a class in brackets; a single one as it is."""
-
-    def shown(byte: int) -> str:
-        return chr(byte) if 0x20 < byte < 0x7F and chr(byte) not in "-[]\\" else f"\\x{byte:02x}"
-
-    if len(choice) == 1:
-        return shown(choice[0])
-    runs: list[tuple[int, int]] = []
-    for byte in choice:
-        if runs and byte == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], byte)
-        else:
-            runs.append((byte, byte))
-    parts = [
-        shown(a) if a == b else f"{shown(a)}-{shown(b)}" if b > a + 1 else shown(a) + shown(b)
-        for a, b in runs
-    ]
-    return f"[{''.join(parts)}]"
+            while target not in number and len(then) < _LONGEST and (way := only(target)):
+                then.append(chr(way[0]))
+                target = way[1]
+            if target not in number:
+                number[target] = len(kept)
+                kept.append(target)
+            found.append(Edge(source, machine.chars_of(mask), "".join(then), number[target]))
+    ends = frozenset(n for state, n in number.items() if accepts(state))
+    return Compressed(len(kept), tuple(found), ends, frozenset(unfinished))

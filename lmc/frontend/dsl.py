@@ -137,6 +137,8 @@ def gen(
     json_schema: dict[str, Any] | str | type | None = None,
     ebnf: str | None = None,
     choices: Sequence[str] | None = None,
+    whitespace: str | None = None,
+    waive: str | Sequence[str] = (),
     jump_forward: bool = True,
 ) -> GenExpr:
     """A generation, to be appended to a state; its text becomes the variable `name`.
@@ -157,6 +159,10 @@ def gen(
             model class, of which only the declared fields are written.
         ebnf: the text follows this grammar, in Lark's notation.
         choices: the text is one of these, the model's own words; `select` weighs them as a whole.
+        whitespace: blanks in the JSON of `json_schema`: "compact", the default, has none, "pretty"
+            is what `json.dumps` writes with `indent=2`, "flexible" leaves them to the model.
+        waive: keywords of `json_schema` that are dropped where they cannot be honoured, instead of
+            an error.
         jump_forward: take tokens that the constraint forces without asking the model; the text is
             the same either way.
 
@@ -169,8 +175,9 @@ def gen(
         _known(value, f"the parameter {parameter} of a gen")
     stop = (stop,) if isinstance(stop, str) else tuple(stop or ())
     patterns = (stop_regex,) if isinstance(stop_regex, str) else tuple(stop_regex or ())
-    for one in (*stop, *patterns, *(choices or ())):
-        _known(one, "a stop string or choice of a gen")
+    waive = (waive,) if isinstance(waive, str) else tuple(waive or ())
+    for one in (*stop, *patterns, *(choices or ()), *waive):
+        _known(one, "a stop string, choice or waived keyword of a gen")
     try:
         with unwatched():  # models of classes are made by code that tries and fails
             schema = _schema_text(json_schema)
@@ -187,6 +194,8 @@ def gen(
             json_schema=schema,
             ebnf=ebnf,
             choices=None if choices is None else tuple(choices),
+            whitespace=whitespace,
+            waive=waive,
             jump_forward=jump_forward,
         )
     except LmcError as error:

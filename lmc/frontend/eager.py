@@ -19,7 +19,7 @@ from lmc.constraints.automaton import Automaton
 from lmc.errors import LmcError, Location, RunError
 from lmc.frontend.dsl import State
 from lmc.frontend.location import of_traceback
-from lmc.params import GenParams
+from lmc.params import Constraint, GenParams
 from lmc.plan import (
     Const,
     Extend,
@@ -70,9 +70,9 @@ class Known(Protocol):
 
 
 @functools.lru_cache(maxsize=1024)
-def constraint_automaton(kind: str, source: str | tuple[str, ...]) -> Automaton:
+def constraint_automaton(constraint: Constraint) -> Automaton:
     """The automaton of a constraint, made once."""
-    return automaton_of(kind, source)
+    return automaton_of(constraint.kind, constraint.source, **constraint.options)
 
 
 def run_eagerly(
@@ -144,10 +144,9 @@ class _EagerRecorder:
         constraint = None
         try:
             if params.constraint is not None:
-                constraint = self._row.constraint(constraint_automaton(*params.constraint))
+                constraint = self._row.constraint(constraint_automaton(params.constraint))
             stops = tuple(
-                self._row.constraint(constraint_automaton("stop_regex", source))
-                for source in params.stop_regex
+                self._row.constraint(constraint_automaton(stop)) for stop in params.stop_constraints
             )
         except LmcError as error:
             raise error.at(at) from None

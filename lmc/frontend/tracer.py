@@ -344,9 +344,9 @@ class _Tracer:
         try:
             with unwatched():
                 if params.constraint is not None:
-                    constraint_automaton(*params.constraint)
-                for source in params.stop_regex:
-                    constraint_automaton("stop_regex", source)
+                    constraint_automaton(params.constraint)
+                for stop in params.stop_constraints:
+                    constraint_automaton(stop)
         except LmcError as error:
             raise error.at(at) from None
         return self._call(Gen(state, name, params, len(self._calls)), at)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from lmc.constraints.drawing import dot_lines, dot_text, mermaid_text
 from lmc.errors import Location
 from lmc.ir.core import Const, Operand, Program, Region, Value
-from lmc.ir.picture import Group, Picture, picture_of
+from lmc.ir.picture import LONGEST_LABEL, Group, Picture, picture_of
 from lmc.ir.printer import name_values
 
 if TYPE_CHECKING:
     import networkx as nx
+
+    from lmc.constraints.compressed import Compressed
+    from lmc.params import Constraint
 
 __all__ = ["to_dot", "to_json", "to_mermaid", "to_networkx", "to_svg"]
 
@@ -85,43 +89,60 @@ _ARROW_STYLES = {
 }
 
 
-def to_dot(program: Program) -> str:
+def to_dot(program: Program, automata: Mapping[Constraint, Compressed] | None = None) -> str:
     """The program in the language of Graphviz.
 
     Bold arrows carry states, dashed ones other values, dotted ones lead into the ways of an `if`;
     every region is a cluster.
+
+    Args:
+        program: what to draw.
+        automata: views of its constraints; each is a cluster, and the gens that are held to it
+            point there. Double circles are where a text may end.
     """
     picture = picture_of(program)
     lines = [
-        f"digraph {_dot_text(picture.name)} {{",
+        f"digraph {dot_text(picture.name)} {{",
         '  node [shape=box, fontname="monospace", fontsize=10];',
         '  edge [fontname="monospace", fontsize=9];',
         *_dot_group(picture.group, "  ", top=True),
         *(
-            f"  {a.source} -> {a.target} [label={_dot_text(a.label)}, {_ARROW_STYLES[a.kind]}];"
+            f"  {a.source} -> {a.target} [label={dot_text(a.label)}, {_ARROW_STYLES[a.kind]}];"
             for a in picture.arrows
         ),
+        *_dot_automata(picture, automata or {}),
         "}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _dot_automata(picture: Picture, automata: Mapping[Constraint, Compressed]) -> Iterator[str]:
+    for number, (constraint, view) in enumerate(automata.items()):
+        source = constraint.source
+        label = f"{constraint.kind} {source if isinstance(source, str) else list(source)}"
+        if len(label) > LONGEST_LABEL:
+            label = label[: LONGEST_LABEL - 1] + "…"
+        yield f"  subgraph cluster_c{number} {{"
+        yield f"    label={dot_text(label)};"
+        yield from dot_lines(view, f"c{number}s", "    ")
+        yield "  }"
+        for box in picture.boxes():
+            if box.constraint == constraint:
+                yield f"  {box.id} -> c{number}s0 [style=dotted, arrowhead=none];"
 
 
 def _dot_group(group: Group, indent: str, *, top: bool = False) -> Iterator[str]:
     inside = indent if top else indent + "  "
     if not top:
         yield f"{indent}subgraph cluster_{group.id} {{"
-        yield f"{inside}label={_dot_text(group.label)};"
+        yield f"{inside}label={dot_text(group.label)};"
     for box in group.boxes:
         style = f", {_BOX_STYLES[box.op]}" if box.op in _BOX_STYLES else ""
-        yield f"{inside}{box.id} [label={_dot_text(box.label)}{style}];"
+        yield f"{inside}{box.id} [label={dot_text(box.label)}{style}];"
     for inner in group.inner:
         yield from _dot_group(inner, inside)
     if not top:
         yield f"{indent}}}"
-
-
-def _dot_text(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 # --------------------------------------------------------------------------------------- Mermaid
@@ -136,7 +157,7 @@ def to_mermaid(program: Program) -> str:
         "flowchart TD",
         *_mermaid_group(picture.group, "  ", top=True),
         *(
-            f'  {a.source} {_LINKS[a.kind]}|"{_mermaid_text(a.label)}"| {a.target}'
+            f'  {a.source} {_LINKS[a.kind]}|"{mermaid_text(a.label)}"| {a.target}'
             for a in picture.arrows
         ),
     ]
@@ -146,18 +167,13 @@ def to_mermaid(program: Program) -> str:
 def _mermaid_group(group: Group, indent: str, *, top: bool = False) -> Iterator[str]:
     inside = indent if top else indent + "  "
     if not top:
-        yield f'{indent}subgraph {group.id}["{_mermaid_text(group.label)}"]'
+        yield f'{indent}subgraph {group.id}["{mermaid_text(group.label)}"]'
     for box in group.boxes:
-        yield f'{inside}{box.id}["{_mermaid_text(box.label)}"]'
+        yield f'{inside}{box.id}["{mermaid_text(box.label)}"]'
     for inner in group.inner:
         yield from _mermaid_group(inner, inside)
     if not top:
         yield f"{indent}end"
-
-
-def _mermaid_text(text: str) -> str:
-    """A label in which nothing is markup: all but letters, digits and a few marks as entities."""
-    return "".join(c if c.isalnum() or c in " .,:=%_-" else f"#{ord(c)};" for c in text)
 
 
 # ------------------------------------------------------------------------------- networkx and SVG

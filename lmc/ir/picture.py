@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lmc.ir.core import Program, Region, Value
-from lmc.ir.ops import If
+from lmc.ir.ops import Gen, If
 from lmc.ir.printer import name_values, printed_lines
 from lmc.ir.types import STATE
+from lmc.params import Constraint
 
 __all__ = ["Arrow", "Box", "Group", "Picture", "picture_of"]
 
@@ -20,11 +21,17 @@ ArrowKind = Literal["state", "data", "control"]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A parameter or a node; `op` is its mnemonic, `param` for parameters."""
+    """A parameter or a node.
+
+    Attributes:
+        op: its mnemonic; `param` for parameters.
+        constraint: what a gen is held to.
+    """
 
     id: str
     label: str
     op: str
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,8 @@ class _Drawing:
             line = self.lines[id(node)].strip().removesuffix(" {")
             if len(line) > LONGEST_LABEL:
                 line = line[: LONGEST_LABEL - 1] + "…"
-            boxes.append(Box(box_id, line, node.op.mnemonic))
+            held = node.op.params.constraint if isinstance(node.op, Gen) else None
+            boxes.append(Box(box_id, line, node.op.mnemonic, held))
             for value in dict.fromkeys(node.op.value_operands()):
                 kind: ArrowKind = "state" if value.type == STATE else "data"
                 self.arrows.append(

@@ -39,6 +39,11 @@ gen_params = st.builds(
     top_k=st.sampled_from([0, 1, 5]),
     seed=st.sampled_from([None, 3]),
     regex=st.sampled_from([None, "yes|no", r'"\d+"']),
+) | st.builds(
+    GenParams,
+    json_schema=st.just('{"type": "integer"}'),
+    whitespace=st.sampled_from([None, "pretty"]),
+    waive=st.sampled_from([(), ("format", "uniqueItems")]),
 )
 
 literals: dict[Type, st.SearchStrategy[Any]] = {

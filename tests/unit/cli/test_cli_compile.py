@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
@@ -65,6 +66,32 @@ def test_dot_mermaid_and_svg(invoke: Invoke, branches: str) -> None:
     assert svg.tag.endswith("svg")
 
 
+def test_dot_shows_the_automata_of_gens(invoke: Invoke, write: Write) -> None:
+    write(
+        "p.py",
+        """
+        import lmc
+
+        @lmc.jit
+        def p(s):
+            for f, word in zip(forks := s.fork(2), "xy"):
+                f += word + lmc.gen("a", regex='"ok"(?:yes|no)')
+            forks.join()
+            s += lmc.gen("b", regex="[a-z]{500}")
+            s += lmc.gen("c")
+        """,
+    )
+    dot = invoke("compile", "p.py", "--emit", "dot").stdout
+    assert dot.count("subgraph cluster_c") == 2
+    assert r'c0s0 -> c0s1 [label="\"\"ok\"\""];' in dot
+    assert 'c0s1 -> c0s2 [label="\\"yes\\""];' in dot
+    assert len(re.findall(r"n\d+ -> c0s0 ", dot)) == 2  # both gens, one automaton
+    assert dot.count("c1s") < 200
+    assert "c1smore" in dot
+    if shutil.which("dot"):
+        subprocess.run(["dot", "-Tsvg"], input=dot.encode(), check=True, capture_output=True)
+
+
 @pytest.mark.parametrize("form", ["ir", "json", "dot", "mermaid", "svg", "plan"])
 def test_what_is_shown_is_the_optimized_program(invoke: Invoke, branches: str, form: str) -> None:
     assert "prefill" in invoke("compile", branches, "--emit", form).stdout
@@ -94,6 +121,11 @@ def test_the_report_has_the_documented_keys(invoke: Invoke, branches: str) -> No
     assert report["ops"]["lm.gen"] == 3
     assert [one["states"] for one in report["constraints"]] == [3]
     assert report["constraints"][0]["source"] == "[0-9]{2}"
+    assert report["constraints"][0]["options"] == {}
+    assert report["constraints"][0]["fixed"] == {
+        "shortest": {"fixed": 0, "bytes": 2},
+        "random": {"least": 0, "most": 0},
+    }
     assert [one["all_rows"] for one in report["shared"]] == [True]
     assert [record["name"] for record in report["passes"]] == report["pipeline"]
     assert {"name", "seconds", "changed", "nodes_before", "nodes_after"} <= set(report["passes"][0])

@@ -36,8 +36,30 @@ def test_a_program_that_compiles(invoke: Invoke, write: Write) -> None:
     assert "p.py:5: the prompt up to here, for 1 model call of a row, the same in all rows" in out
     assert "p.py:5: the prompt up to here, for 3 model calls of a row" in out
     assert "a (p.py:8): regex [ab]{3}\n    4 states" in out
+    assert "need not be asked: 0 of 3 bytes of the shortest text, 0 % of random ones" in out
     assert re.search(r"hoist-prefix +\d+ -> \d+ nodes", out)
     assert re.search(r"dce +nothing to do", out)
+
+
+def test_constraints_of_every_kind(invoke: Invoke, write: Write) -> None:
+    pytest.importorskip("llguidance")
+    write(
+        "p.py",
+        r"""
+        import lmc
+
+        @lmc.jit
+        def p(s):
+            s += lmc.gen("a", json_schema={"enum": [10, 11]}, whitespace="pretty", waive="format")
+            s += lmc.gen("b", ebnf='start: a\na: b a "x" | "y"\nb: "z"?')
+        """,
+    )
+    out = invoke("explain", "p.py").stdout
+    assert re.search(
+        r'json_schema \{"enum": \[10, 11\]\}, whitespace pretty, waive format\n +\d+ states\n', out
+    )
+    assert "1 of 2 bytes of the shortest text" in out
+    assert "matched by llguidance" in out
 
 
 def test_a_program_that_ends_eagerly(invoke: Invoke, write: Write) -> None:

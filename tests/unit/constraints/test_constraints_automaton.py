@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from lmc.constraints import Automaton, algebra, automaton_of
-from lmc.constraints.compressed import drawn, edges
+from lmc.constraints.compressed import compressed
+from lmc.constraints.description import fixed_in
 from lmc.constraints.dfa import made
+from lmc.constraints.drawing import drawn
 from lmc.constraints.minimise import _compiled, _refine, equal_states
 from lmc.errors import ConstraintError, PlanError
 
@@ -223,17 +225,44 @@ def test_a_text_is_cut_into_its_parts() -> None:
 
 
 def test_the_compressed_view_joins_what_is_forced() -> None:
-    automaton = regex(r'\{"name": "[a-z]+", "ok": (?:true|false)\}').dfa()
-    assert drawn(automaton).splitlines() == [
-        '0 -- {, then ""name": "" --> 1',
-        "1 -- [a-z] --> 2",
-        '2 -- ", then ", "ok": " --> 3',
-        "2 -- [a-z] --> 2",
-        '3 -- f, then "alse}" --> 4*',
-        '3 -- t, then "rue}" --> 4*',
+    view = compressed(regex(r'\{"name": "[a-zé]+", "ok": (?:true|false)\}').machine)
+    assert drawn(view).splitlines() == [
+        '0 -- "{"name": "" --> 1',
+        "1 -- [a-zé] --> 2",
+        '2 -- "", "ok": " --> 3',
+        "2 -- [a-zé] --> 2",
+        '3 -- "false}" --> 4*',
+        '3 -- "true}" --> 4*',
     ]
-    assert sum(len(e.then) for e in edges(automaton)) > 20
-    assert drawn(algebra.empty_text()) == "0* (nothing follows)"
+    assert drawn(compressed(regex("").machine)) == "0* (nothing follows)"
+    assert drawn(compressed(regex("[ab]cd").machine)) == '0 -- [ab], then "cd" --> 1*'
+
+
+def test_the_compressed_view_is_cut_where_it_is_told() -> None:
+    view = compressed(regex("(?:[ab][cd]){9}").machine, 4)
+    assert len(view.edges) == 4
+    assert view.unfinished == {4}
+    assert drawn(view).splitlines()[-1] == "... and more from 4"
+    assert not compressed(regex("[ab]{4}").machine, 4).unfinished
+
+
+def test_classes_are_written_short() -> None:
+    shown = {
+        ".": r"[^\n]",
+        "(?s:.)": "any character",
+        r'[^"\\]': r'[^"\\]',
+        "[-a^]": r"[\-\^a]",
+        "[a-c\u00e9\x07]": r"[\x07a-cé]",
+    }
+    for pattern, label in shown.items():
+        assert drawn(compressed(regex(pattern).machine)) == f"0 -- {label} --> 1*"
+
+
+def test_how_much_is_fixed_counts_bytes() -> None:
+    found = fixed_in(regex("é[ab]cd?"))
+    assert (found.fixed, found.length) == (3, 4)
+    assert (round(found.least, 2), found.most) == (0.6, 0.75)
+    assert fixed_in(regex("")).length == 0
 
 
 def test_equal_whole_automata_are_one_object() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +105,43 @@ def test_recursion_in_a_schema(fake: lmc.Engine) -> None:
             node = node["next"]
 
 
+ODD = {
+    "type": "object",
+    "properties": {"when": {"enum": ["x", "y"], "format": "stardate"}},
+    "required": ["when"],
+    "additionalProperties": False,
+}
+
+
+@lmc.jit
+def blanks(s: State, note: str) -> None:
+    s += note
+    for whitespace in (None, "compact", "pretty", "flexible"):
+        s += lmc.gen(f"in_{whitespace}", json_schema=ODD, whitespace=whitespace, waive="format")
+
+
+def test_blanks_and_waived_keywords(tmp_path: Path, fake: lmc.Engine) -> None:
+    out = blanks.run(note="a")
+    assert out.error is None, out.error
+    assert re.fullmatch(r'\{"when":"[xy]"\}', out["in_None"])
+    assert re.fullmatch(r'\{"when":"[xy]"\}', out["in_compact"])
+    assert re.fullmatch(r'\{\n  "when": "[xy]"\n\}', out["in_pretty"])
+    assert json.loads(out["in_flexible"])["when"] in "xy"
+    assert out.variables == blanks.run(note="a", eager=True).variables
+    made = blanks.compile()
+    assert len(made.plan.constraints) == 3  # None is compact
+    write_artifact(tmp_path / "x.lmc", Artifact(made.plan, str(made.program)))
+    assert lmc.load(tmp_path / "x.lmc").run(note="a").variables == out.variables
+
+
 def test_the_graph_keeps_them(fake: lmc.Engine) -> None:
     from lmc import ir
 
     text = str(record.trace())
     assert 'choices = ["glad", "sad", "gladly"]' in text
+    assert str(ir.parse(text)) == text
+    text = str(blanks.trace())
+    assert 'whitespace = "pretty", waive = ["format"]' in text
     assert str(ir.parse(text)) == text
 
 
@@ -132,6 +165,10 @@ def test_artifacts_carry_them(tmp_path: Path, fake: lmc.Engine) -> None:
             ConstraintError,
             "format",
         ),
+        ({"regex": "a", "whitespace": "compact"}, UsageError, "whitespace is given without json"),
+        ({"waive": ["format"]}, UsageError, "waive is given without json_schema"),
+        ({"json_schema": {}, "whitespace": "none"}, UsageError, "whitespace is 'none'"),
+        ({"json_schema": {}, "waive": [1]}, UsageError, "waive is"),
         ({"ebnf": "start: ("}, ConstraintError, "."),
         ({"regex": "("}, ConstraintError, "."),
         ({"regex": "a(?=b)c"}, ConstraintError, "."),

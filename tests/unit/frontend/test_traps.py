@@ -310,9 +310,9 @@ def test_arguments_that_change_are_read_anew(fake: lmc.Engine) -> None:
 def test_what_lmc_does_itself_while_tracing_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     from lmc.frontend import tracer
 
-    def read(kind: str, source: object) -> None:
+    def read(constraint: object) -> None:
         with contextlib.suppress(AttributeError):
-            kind.name  # type: ignore[attr-defined] # noqa: B018 - as parsers try things
+            constraint.name  # type: ignore[attr-defined] # noqa: B018 - as parsers try things
 
     monkeypatch.setattr(tracer, "constraint_automaton", read)
 
