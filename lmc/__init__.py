@@ -63,7 +63,7 @@ _WHERE = {
     "score": "lmc.frontend.dsl",
     "select": "lmc.frontend.dsl",
     "system": "lmc.frontend.dsl",
-    "use": "lmc.api",
+    "use": "lmc.runnable",
     "user": "lmc.frontend.dsl",
 }
 

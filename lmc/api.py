@@ -1,21 +1,19 @@
-"""The public face: `@lmc.jit`, running programs, engines in use, artifacts."""
+"""The public face: `@lmc.jit`, what programs compile to, artifacts. Running is in `runnable`."""
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
 import inspect
 import json
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmc.batch import Job, progress_bar, run_in_order, run_one
+from lmc.batch import Job
 from lmc.driver import Compiled, Options, compile_function, trace_function
 from lmc.errors import Cancelled, UsageError
 from lmc.frontend.arguments import Arguments, bind, flatten, unflatten
@@ -23,152 +21,20 @@ from lmc.frontend.dependencies import fixed, snapshot
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import run_eagerly
 from lmc.frontend.location import of_code
-from lmc.result import Result
+from lmc.runnable import Runnable, current_engine, use
 
 if TYPE_CHECKING:
     from lmc.codegen.artifact import Artifact
     from lmc.engine import Engine
     from lmc.ir.core import Program as Graph
     from lmc.runtime.eager_row import EagerRow
+    from lmc.runtime.feed import Feed
     from lmc.runtime.results import KnownCall, RowResult
 
 __all__ = ["Loaded", "Lowered", "Program", "compile", "current_engine", "jit", "load", "use"]
 
 EAGER_THREADS = 64  # programs that run eagerly at the same time in a batch
 KEPT_TRACES = 256  # of a program, for shapes of arguments and what it reads from outside
-
-
-# ---------------------------------------------------------------------------------- engines
-
-_engine: contextvars.ContextVar[Engine | None] = contextvars.ContextVar("engine", default=None)
-_default: list[Engine] = []
-_default_lock = threading.Lock()
-
-
-@contextlib.contextmanager
-def use(engine: Engine) -> Iterator[Engine]:
-    """Make `engine` the one that programs inside the `with` block run on."""
-    token = _engine.set(engine)
-    try:
-        yield engine
-    finally:
-        _engine.reset(token)
-
-
-def current_engine() -> Engine:
-    """The engine of the innermost `use`, else the default one, made at the first call."""
-    engine = _engine.get()
-    if engine is not None:
-        return engine
-    with _default_lock:
-        if not _default or _default[0].closed:
-            from lmc.engine import Engine
-
-            _default[:] = [Engine()]
-        return _default[0]
-
-
-# --------------------------------------------------------------------------------- running
-
-
-class Runnable(ABC):
-    """Something that runs on rows of arguments."""
-
-    name: str
-
-    @abstractmethod
-    def _job(
-        self, engine: Engine, eager: bool, seed: int, deadline: float | None, options: Options
-    ) -> Job:
-        """How to run its rows."""
-
-    def run(
-        self,
-        *,
-        engine: Engine | None = None,
-        eager: bool = False,
-        seed: int | None = None,
-        deadline: float | None = None,
-        options: Options | None = None,
-        **arguments: object,
-    ) -> Result:
-        """Run the program once.
-
-        Args:
-            engine: to run on; by default the one in use.
-            eager: run the Python function itself instead of the compiled graph.
-            seed: of the random draws; by default the engine's.
-            deadline: seconds after which the run ends with an error.
-            options: how to compile.
-            arguments: of the program.
-
-        Raises:
-            UsageError: an argument is missing or unknown.
-            TraceError, ConstraintError: the program is wrong. Errors of the run are in the result.
-        """
-        engine = engine or current_engine()
-        seed = _seed(engine, seed)
-        return run_one(self._job(engine, eager, seed, deadline, options or Options()), arguments)
-
-    def run_batch(
-        self,
-        rows: Iterable[Mapping[str, object]],
-        *,
-        engine: Engine | None = None,
-        eager: bool = False,
-        seed: int | None = None,
-        deadline: float | None = None,
-        progress: bool = False,
-        on_error: str = "record",
-        options: Options | None = None,
-    ) -> list[Result]:
-        """Run the program on many rows of arguments; results come in the order of the rows.
-
-        A row that fails has its error in its result, the others go on; with `on_error="raise"`
-        the first error is raised instead. `progress` shows a bar on a terminal. The deadline is
-        for each row. For the other arguments see `run`.
-        """
-        if on_error not in ("record", "raise"):
-            raise UsageError(f"on_error={on_error!r}", hint='use "record" or "raise"')
-        results = self.iter_batch(
-            rows, engine=engine, eager=eager, seed=seed, deadline=deadline, options=options
-        )
-        total = len(rows) if isinstance(rows, Sized) else None
-        kept: list[Result] = []
-        with contextlib.closing(results), progress_bar(self.name, total, progress) as advance:
-            for result in results:
-                if result.error is not None and on_error == "raise":
-                    raise result.error
-                kept.append(result)
-                advance()
-        return kept
-
-    def iter_batch(
-        self,
-        rows: Iterable[Mapping[str, object]],
-        *,
-        engine: Engine | None = None,
-        eager: bool = False,
-        seed: int | None = None,
-        deadline: float | None = None,
-        options: Options | None = None,
-    ) -> Generator[Result]:
-        """Like `run_batch`, but gives each result as soon as those before it are there.
-
-        Reads `rows` as it goes: memory is bounded by the rows in flight. Closing the iterator
-        cancels what still runs.
-        """
-        engine = engine or current_engine()
-        seed = _seed(engine, seed)
-        return run_in_order(self._job(engine, eager, seed, deadline, options or Options()), rows)
-
-
-def _seed(engine: Engine, seed: object) -> int:
-    if seed is None:
-        return engine.seed
-    if type(seed) is not int:
-        raise UsageError(f"seed is {seed!r}, must be an integer")
-    return seed
 
 
 # --------------------------------------------------------------------------------- programs
@@ -343,29 +209,47 @@ class _CompiledJob:
     deadline: float | None
     options: Options
     outside: tuple[object, ...]
+    _eager: _EagerJob | None = None
 
     def start(
-        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
+        self,
+        index: int,
+        given: Mapping[str, object],
+        done: Callable[[RowResult], None],
+        feed: Feed | None = None,
     ) -> Callable[[], None]:
         program = self.program
         arguments = program.arguments(given)
         flat = flatten(arguments)
+        plan = program.compiled(flat, self.options, self.outside).plan
+        stream = None
+        if feed is not None:
+            from lmc.runtime.row_stream import Outline, RowStream
+
+            outline = Outline.of(plan)
+            if not outline.exact:  # what is said when is known to the function only
+                eager = self._eager = _EagerJob(program, self.engine, self.seed, self.deadline)
+                return eager.start(index, given, done, feed)
+            stream = RowStream(feed, outline)
+        context = contextvars.copy_context()
 
         def resume(row: EagerRow, calls: list[KnownCall]) -> None:
-            run_eagerly(program.function, row, arguments, calls, program.where)
+            context.run(run_eagerly, program.function, row, arguments, calls, program.where)
 
         return self.engine.executor.submit_row(
-            program.compiled(flat, self.options, self.outside).plan,
+            plan,
             list(flat.texts),
             seed=self.seed,
             index=index,
             done=done,
             resume=resume,
             deadline=self.deadline,
+            stream=stream,
         ).cancel
 
     def close(self) -> None:
-        pass
+        if self._eager is not None:
+            self._eager.close()
 
 
 class _EagerJob:
@@ -379,12 +263,21 @@ class _EagerJob:
         self._pool = ThreadPoolExecutor(EAGER_THREADS, thread_name_prefix="lmc-eager")
 
     def start(
-        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
+        self,
+        index: int,
+        given: Mapping[str, object],
+        done: Callable[[RowResult], None],
+        feed: Feed | None = None,
     ) -> Callable[[], None]:
         program = self._program
         arguments = program.arguments(given)
+        stream = None
+        if feed is not None:
+            from lmc.runtime.row_stream import RowStream
+
+            stream = RowStream(feed)
         row, future = self._engine.executor.open_row(
-            seed=self._seed, index=index, deadline=self._deadline
+            seed=self._seed, index=index, deadline=self._deadline, stream=stream
         )
         future.add_done_callback(lambda finished: done(finished.result()))
         run = contextvars.copy_context().run
@@ -444,8 +337,17 @@ class _LoadedJob:
     deadline: float | None
 
     def start(
-        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
+        self,
+        index: int,
+        given: Mapping[str, object],
+        done: Callable[[RowResult], None],
+        feed: Feed | None = None,
     ) -> Callable[[], None]:
+        stream = None
+        if feed is not None:
+            from lmc.runtime.row_stream import Outline, RowStream
+
+            stream = RowStream(feed, Outline.of(self.artifact.plan))
         return self.engine.executor.submit_row(
             self.artifact.plan,
             _texts_for(self.artifact, given),
@@ -453,6 +355,7 @@ class _LoadedJob:
             index=index,
             done=done,
             deadline=self.deadline,
+            stream=stream,
         ).cancel
 
     def close(self) -> None:

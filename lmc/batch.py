@@ -1,21 +1,29 @@
-"""Running rows: one, or many at a time with results in order."""
+"""Running rows: one, or many at a time, with a bounded number of them in flight.
+
+    rows ──► window of rows in flight ──► results, in order or as they are done
+
+Owns        the rows in flight, and the results that wait for earlier ones.
+Promises    every row read gives one result; memory is bounded by the window, however many rows
+            there are and however slowly results are taken; closing cancels what still runs.
+Costs       the source of rows is read on the thread that takes results.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import queue
-import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
-from lmc.errors import LmcError, RunError, UsageError
+from lmc.errors import Cancelled, LmcError, RunError, UsageError
 from lmc.result import Result
 
 if TYPE_CHECKING:
+    from lmc.runtime.feed import Feed
     from lmc.runtime.results import RowResult
 
-__all__ = ["Job", "progress_bar", "run_in_order", "run_one"]
+__all__ = ["WINDOW", "Batch", "Job", "checked", "run_one"]
 
 WINDOW = 512  # rows of a batch in flight: bounds the memory of a long one
 
@@ -24,9 +32,15 @@ class Job(Protocol):
     """A way to run rows of a program."""
 
     def start(
-        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
+        self,
+        index: int,
+        given: Mapping[str, object],
+        done: Callable[[RowResult], None],
+        feed: Feed | None = None,
     ) -> Callable[[], None]:
         """Start a row; `done` is called once. Gives a function that cancels it.
+
+        With a `feed`, what the row says goes there as it comes.
 
         Raises:
             LmcError: the row cannot start.
@@ -50,72 +64,159 @@ def run_one(job: Job, given: Mapping[str, object]) -> Result:
         job.close()
 
 
-def run_in_order(job: Job, rows: Iterable[Mapping[str, object]]) -> Generator[Result]:
-    """Run rows, a window of them in flight, and give their results in order.
+class Batch:
+    """Rows in flight. Iterate over it once; closing that iterator cancels what still runs.
 
-    Closing the iterator cancels what still runs.
+    Args:
+        job: how to run a row.
+        rows: read as there is room for more.
+        ordered: give results in the order of the rows, not as they are done.
+        skip: indices of rows that are not run and have no result.
+        early: is told each result that has to wait for an earlier row, when it is there.
     """
-    from lmc.runtime.results import RowResult
 
-    finished: queue.SimpleQueue[tuple[int, RowResult]] = queue.SimpleQueue()
-    waiting: dict[int, RowResult] = {}
-    cancels: dict[int, Callable[[], None]] = {}
-    source = enumerate(rows)
-    due = 0
-    more = True
-    try:
-        while True:
-            while more and len(cancels) + len(waiting) < WINDOW:
-                item = next(source, None)
-                if item is None:
-                    more = False
-                    break
-                index, row = item
-                try:
-                    if not isinstance(row, Mapping):
-                        raise UsageError(f"row {index} is not a dictionary of arguments")
+    def __init__(
+        self,
+        job: Job,
+        rows: Iterable[Mapping[str, object]],
+        *,
+        ordered: bool = True,
+        skip: Collection[int] = (),
+        early: Callable[[Result], None] | None = None,
+    ) -> None:
+        self._job = job
+        self._source = enumerate(rows)
+        self._ordered = ordered
+        self._skip = skip
+        self._early = early
+        self._finished: queue.SimpleQueue[tuple[int, RowResult] | None] = queue.SimpleQueue()
+        self._waiting: dict[int, Result] = {}
+        self._cancels: dict[int, Callable[[], None]] = {}
+        self._due = 0  # with `ordered`, the next row to give
+        self._more = True
+        self._cancelled = False
+        self._results = self._run()
 
-                    def done(result: RowResult, index: int = index) -> None:
-                        finished.put((index, result))
+    def __iter__(self) -> Generator[Result]:
+        return self._results
 
-                    cancels[index] = job.start(index, row, done)
-                except LmcError as error:
-                    waiting[index] = RowResult(error=error)
-                except Exception as error:  # an argument may do anything when it is looked at
-                    fault = RunError(f"{type(error).__name__}: {error}")
-                    fault.__cause__ = error
-                    waiting[index] = RowResult(error=fault)
-            while due in waiting:
-                yield Result(waiting.pop(due), due)
-                due += 1
-            if cancels:
-                index, result = finished.get()
-                cancels.pop(index, None)
-                waiting[index] = result
-            elif not more and not waiting:
-                return
-    finally:
-        for cancel in cancels.values():
+    def cancel(self) -> None:
+        """Have the iterator raise `Cancelled`. Safe from any thread."""
+        self._cancelled = True
+        self._finished.put(None)
+
+    def _run(self) -> Generator[Result]:
+        try:
+            while self._more or self._cancels or self._waiting:
+                room = self._more and len(self._cancels) + len(self._waiting) < WINDOW
+                if room:
+                    self._start_next()
+                self._collect(wait=not room and bool(self._cancels))
+                yield from self._given()
+        finally:
+            self._close()
+
+    def _start_next(self) -> None:
+        from lmc.runtime.results import RowResult
+
+        item = next(self._source, None)
+        if item is None:
+            self._more = False
+            return
+        index, row = item
+        if index in self._skip:
+            return
+        try:
+            if not isinstance(row, Mapping):
+                raise UsageError(f"row {index} is not a dictionary of arguments")
+            self._cancels[index] = self._job.start(
+                index, row, lambda result: self._finished.put((index, result))
+            )
+        except LmcError as error:
+            self._finished.put((index, RowResult(error=error)))
+        except Exception as error:  # an argument may do anything when it is looked at
+            fault = RunError(f"{type(error).__name__}: {error}")
+            fault.__cause__ = error
+            self._finished.put((index, RowResult(error=fault)))
+
+    def _collect(self, *, wait: bool) -> None:
+        """Take the results that are there, waiting for one if told so."""
+        while wait or not self._finished.empty():
+            item = self._finished.get()
+            if self._cancelled:
+                raise Cancelled("the batch was cancelled")
+            if item is not None:
+                self._take(*item)
+            wait = False
+
+    def _take(self, index: int, row: RowResult) -> None:
+        self._cancels.pop(index, None)
+        self._waiting[index] = result = Result(row, index)
+        if self._ordered and self._early is not None and index != self._next_due():
+            self._early(result)
+
+    def _next_due(self) -> int:
+        while self._due in self._skip:
+            self._due += 1
+        return self._due
+
+    def _given(self) -> Iterator[Result]:
+        if not self._ordered:
+            while self._waiting:
+                yield self._waiting.pop(next(iter(self._waiting)))
+            return
+        while (due := self._next_due()) in self._waiting:
+            self._due += 1
+            yield self._waiting.pop(due)
+
+    def _close(self) -> None:
+        """Cancel what runs; what has just ended is not lost."""
+        if self._early is not None and not self._cancelled:
+            while not self._finished.empty():
+                item = self._finished.get()
+                if item is not None:
+                    self._take(*item)
+            if (due := self._next_due()) in self._waiting:
+                self._early(self._waiting[due])
+        for cancel in self._cancels.values():
             with contextlib.suppress(RunError):  # the engine may be closed already
                 cancel()
-        job.close()
+        self._job.close()
 
 
-@contextlib.contextmanager
-def progress_bar(name: str, total: int | None, wanted: bool) -> Iterator[Callable[[], None]]:
-    """A progress bar on standard error, if it is wanted and a terminal is there."""
-    if not (wanted and sys.stderr.isatty()):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def checked(
+    results: Iterable[Result], on_error: str = "record", max_errors: int | None = None
+) -> Generator[Result]:
+    """The results, until too many of them are errors.
 
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-    ) as bar:
-        task = bar.add_task(name, total=total)
-        yield lambda: bar.advance(task)
+    Raises:
+        UsageError: `on_error` or `max_errors` is wrong.
+        RunError: more than `max_errors` rows failed; the last one's error is the cause.
+        LmcError: with `on_error="raise"` the error of the first row that failed.
+    """
+    if on_error not in ("record", "raise"):
+        raise UsageError(f"on_error={on_error!r}", hint='use "record" or "raise"')
+    if max_errors is not None and (type(max_errors) is not int or max_errors < 0):
+        raise UsageError(f"max_errors={max_errors!r}", hint="give 0 or more, or None for no limit")
+    return _checked(results, on_error, max_errors)
+
+
+def _checked(results: Iterable[Result], on_error: str, max_errors: int | None) -> Generator[Result]:
+    failed = 0
+    iterator = iter(results)
+    try:
+        for result in iterator:
+            if result.error is not None:
+                if on_error == "raise":
+                    raise result.error
+                failed += 1
+            yield result
+            if max_errors is not None and failed > max_errors:
+                raise RunError(
+                    f"{failed} rows failed, more than max_errors={max_errors}; the last one is "
+                    f"row {result.index}: {result.error.problem if result.error else ''}",
+                    result.error.where if result.error else None,
+                ) from result.error
+    finally:
+        if isinstance(iterator, Generator):
+            iterator.close()

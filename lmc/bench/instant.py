@@ -28,7 +28,13 @@ class _InstantCore:
     def has_work(self) -> bool:
         return bool(self._due)
 
-    def submit(self, request: Request, on_done: Callable[[Any], None]) -> object:
+    def submit(
+        self,
+        request: Request,
+        on_done: Callable[[Any], None],
+        on_text: Callable[[str], None] | None = None,
+    ) -> object:
+        assert on_text is None, "nothing is streamed"
         assert isinstance(request, GenRequest), "only gens are timed"
         self._due.append(on_done)
         return on_done

@@ -252,6 +252,9 @@ class _Run:
         both = _Lazy(finish)
         return _Lazy(lambda: both.value[0]), _Lazy(lambda: both.value[1])
 
+    def branch(self, state: Any, index: int) -> Any:
+        return state
+
     def read(self, ref: _Lazy) -> Any:
         return ref.value
 

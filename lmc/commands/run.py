@@ -299,7 +299,7 @@ def _run_batch(what: _What, rows: Rows, how: _Run, output: Path | None, results:
     Raises:
         LmcError: none can run; an older file is left as it is.
     """
-    from lmc.batch import progress_bar
+    from lmc.progress import progress_bar
 
     _check_compiles(what, rows, how)
     name = what.program.name

@@ -51,6 +51,9 @@ class Recorder(Protocol):
 
     def read(self, ref: Ref) -> Any: ...
 
+    def branch(self, state: Ref, index: int) -> Ref:
+        """The state for branch `index` of a fork: a second use of the same value."""
+
     def prepare(self, function: Callable[..., object]) -> Callable[..., object]:
         """The function of a program that is called inside another one, ready to be run."""
 
@@ -459,15 +462,15 @@ class State:
         n = self._recorder.known(n, "the number of branches")
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise UsageError(f"fork({_shown(n)}): a fork needs at least one branch", at)
-        return Forks(self, [self._copy() for _ in range(n)])
+        return Forks(self, [self._copy(i) for i in range(n)])
 
     def copy(self) -> State:
         """One branch that goes on from here, on its own."""
         self._check_open(here())
         return self._copy()
 
-    def _copy(self) -> State:
-        copy = State(self._recorder, self._ref)
+    def _copy(self, index: int = 0) -> State:
+        copy = State(self._recorder, self._recorder.branch(self._ref, index))
         copy._variables = dict(self._variables)
         copy._role = self._role
         copy._unnamed = self._unnamed

@@ -47,6 +47,8 @@ class Row(Protocol):
 
     def constraint(self, automaton: Automaton) -> int: ...
 
+    def branch(self, state: Reg, index: int) -> Reg: ...
+
     def emit(self, instr: Instr) -> None: ...
 
     def read(self, reg: Reg) -> Any: ...
@@ -220,6 +222,9 @@ class _EagerRecorder:
 
     def read(self, ref: Reg) -> Any:
         return self._row.read(ref)
+
+    def branch(self, state: Reg, index: int) -> Reg:
+        return self._row.branch(state, index)
 
     def prepare(self, function: Callable[..., object]) -> Callable[..., object]:
         return function

@@ -377,6 +377,9 @@ class _Tracer:
             self.need("a variable is read inside `try`, which may catch the failure of its call")
         return self._symbolic(ref)
 
+    def branch(self, state: Value, index: int) -> Value:  # noqa: ARG002 - all are alike here
+        return state
+
     def known(self, value: object, what: str) -> Any:
         if is_symbolic(value):
             self.need(f"{what} is not known yet")

@@ -86,6 +86,15 @@ class Context:
         """All text so far, the template's markup included."""
         return str(self._rope) if self._rope else ""
 
+    def since(self, before: Context) -> str:
+        """The text added since `before`, a context that this one was made of."""
+        parts: list[str] = []
+        rope = self._rope
+        while rope is not before._rope and rope is not None:
+            parts.append(rope.added)
+            rope = rope.before
+        return "".join(reversed(parts))
+
     def extend(self, text: str, *, markup: bool = False) -> Context:
         """With `text` appended; special tokens are recognized in markup only."""
         if not text:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from lmc.constraints.automaton import Automaton
 from lmc.errors import LmcError
-from lmc.plan import Instr, Reg
+from lmc.plan import Extend, Gen, Instr, Reg, Select, Start
 from lmc.runtime.results import CallMeta, RowResult
 from lmc.runtime.row import Failure, Pending, Reader, Row, Unset
 
 if TYPE_CHECKING:
     from lmc.runtime.executor import Executor
+    from lmc.runtime.row_stream import RowStream
     from lmc.runtime.target import Target
 
 __all__ = ["EagerRow"]
@@ -30,6 +32,7 @@ class EagerRow:
         self._row = row
         self._next = len(row.regs)
         self._automata: dict[int, int] = {}
+        self._branches: dict[int, tuple[int, ...]] = {}  # of states, if the row is streamed
 
     @property
     def target(self) -> Target:
@@ -65,7 +68,35 @@ class EagerRow:
     def emit(self, instr: Instr) -> None:
         """Hand over one instruction."""
         pending = Pending(instr)
+        if self._row.stream is not None:
+            self._announce(instr, self._row.stream)
         self._post(lambda: self._executor.emit(self._row, pending))
+
+    def branch(self, state: Reg, index: int) -> Reg:
+        """The state as branch `index` of a fork has it: what it says is the branch's own."""
+        if self._row.stream is None:
+            return state
+        own = self.new_register()
+        self.emit(Extend(into=own, state=state, parts=()))
+        self._branches[own.index] = (*self._branches.get(state.index, ()), index)
+        return own
+
+    def _announce(self, instr: Instr, stream: RowStream) -> None:
+        """Tell the row's stream what an instruction is going to add to."""
+        if isinstance(instr, Start):  # a second one begins a prompt apart, which is not streamed
+            if not self._branches:
+                self._branches[instr.into.index] = ()
+            return
+        into, state = getattr(instr, "into", None), getattr(instr, "state", None)
+        branch = self._branches.get(state.index) if isinstance(state, Reg) else None
+        if into is None or branch is None:
+            return
+        self._branches[into.index] = branch
+        channels: list[tuple[str | None, tuple[int, ...]]] = [] if branch else [(None, ())]
+        if isinstance(instr, (Gen, Select)):
+            channels.append((instr.name, branch))
+        for channel in channels:
+            self._post(functools.partial(stream.enter, self._row, instr, channel))
 
     def read(self, reg: Reg) -> Any:  # noqa: ANN401 - a register holds any value
         """The value of a register, waiting for it.

@@ -31,6 +31,7 @@ from lmc.runtime.eager_row import EagerRow
 from lmc.runtime.instructions import HANDLERS
 from lmc.runtime.results import KnownCall, RowResult
 from lmc.runtime.row import Failure, Pending, Reader, ResumeFn, Row, Unset
+from lmc.runtime.row_stream import RowStream
 from lmc.runtime.target import Target
 
 __all__ = ["Executor", "RowHandle"]
@@ -101,13 +102,16 @@ class Executor:
         done: Callable[[RowResult], None],
         resume: ResumeFn | None = None,
         deadline: float | None = None,
+        stream: RowStream | None = None,
     ) -> RowHandle:
         """Run `plan` on one row of arguments (in the order of `plan.params`).
 
         `done` is called once, on the loop thread. `deadline` is in seconds from now.
         """
         constraints = self.target.automata(plan)
-        row = Row(next(self._orders), seed, index, plan.registers, constraints, done, resume)
+        row = Row(
+            next(self._orders), seed, index, plan.registers, constraints, done, resume, stream
+        )
 
         def begin() -> None:
             self._admit(row, deadline)
@@ -122,11 +126,16 @@ class Executor:
         return RowHandle(self, row)
 
     def open_row(
-        self, *, seed: int, index: int, deadline: float | None = None
+        self,
+        *,
+        seed: int,
+        index: int,
+        deadline: float | None = None,
+        stream: RowStream | None = None,
     ) -> tuple[EagerRow, Future[RowResult]]:
         """A row whose instructions come one by one, and the future of its result."""
         future: Future[RowResult] = Future()
-        row = Row(next(self._orders), seed, index, 0, [], future.set_result, None)
+        row = Row(next(self._orders), seed, index, 0, [], future.set_result, None, stream)
         self.post(lambda: self._admit(row, deadline))
         return EagerRow(self, row), future
 
@@ -225,6 +234,9 @@ class Executor:
     def _admit(self, row: Row, deadline: float | None) -> None:
         self._rows.add(row)
         if deadline is not None:
+            if len(self._deadlines) > 2 * len(self._rows) + 64:  # rows that ended long before
+                self._deadlines = [entry for entry in self._deadlines if not entry[2].finished]
+                heapq.heapify(self._deadlines)
             heapq.heappush(self._deadlines, (time.monotonic() + deadline, row.order, row))
 
     def _drain(self) -> None:
@@ -286,6 +298,8 @@ class Executor:
             if len(self._blocks) > 4096:
                 self._blocks.clear()
             known = self._blocks[id(block)] = (block, tuple(map(Pending, block.instrs)))
+        if row.stream is not None:
+            row.stream.enter_block(row, block)
         for pending in known[1]:
             self.emit(row, pending.again())
 
@@ -294,6 +308,8 @@ class Executor:
         if row.finished:
             return
         row.regs[index] = value
+        if row.stream is not None:
+            row.stream.is_set(row, index, value)
         for pending in row.waiters.pop(index, ()):
             pending.missing -= 1
             if not pending.missing:

@@ -27,13 +27,20 @@ def fail(executor: Executor, row: Row, instr: p.Instr, error: LmcError) -> None:
         executor.set(row, index, failure)
 
 
-def submit(executor: Executor, row: Row, request: Any, done: Callable[[Any], None]) -> None:  # noqa: ANN401 - one of the engine's
+def submit(
+    executor: Executor,
+    row: Row,
+    request: Any,  # noqa: ANN401 - one of the engine's
+    done: Callable[[Any], None],
+    on_text: Callable[[str], None] | None = None,
+) -> None:
     """Submit a request; its handle stays with the row until it is done.
 
     Args:
         executor, row: whose it is.
         request: of the engine.
         done: called once, with the result or an `LmcError`.
+        on_text: takes the text of a gen as it comes.
     """
     finished = False
     handle: Any = None
@@ -47,6 +54,6 @@ def submit(executor: Executor, row: Row, request: Any, done: Callable[[Any], Non
         except Exception as error:  # called by the engine, whose other requests must go on
             executor.fault(row, error)
 
-    handle = executor.core.submit(request, once)
+    handle = executor.core.submit(request, once, on_text)
     if not finished:
         row.handles.add(handle)

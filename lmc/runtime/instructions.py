@@ -84,7 +84,8 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
         executor.set(row, instr.into.index, state.after_gen(result))
         executor.set(row, instr.into_text.index, result.text)
 
-    submit(executor, row, request, done)
+    on_text = row.stream.writer(instr) if row.stream is not None else None
+    submit(executor, row, request, done, on_text)
 
 
 def _prefill(executor: Executor, row: Row, instr: p.Prefill) -> None:
@@ -95,9 +96,8 @@ def _prefill(executor: Executor, row: Row, instr: p.Prefill) -> None:
     keys = settled.keys[: -UNSETTLED_TOKENS or None] if state.pieces else settled.keys
     if len(keys) < MIN_PREFILL_TOKENS or not executor.target.first_prefill(keys):
         return
-    executor.core.submit(
-        PrefillRequest(keys=keys, priority=(row.order, instr.priority)), lambda _: None
-    )
+    request = PrefillRequest(keys=keys, priority=(row.order, instr.priority))
+    submit(executor, row, request, lambda _: None)
 
 
 UNSETTLED_TOKENS = 2  # at the end of an open span; more may change, rarely, and cost little

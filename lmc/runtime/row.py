@@ -19,6 +19,7 @@ from lmc.runtime.results import KnownCall, RowResult
 
 if TYPE_CHECKING:
     from lmc.runtime.eager_row import EagerRow
+    from lmc.runtime.row_stream import RowStream
 
 __all__ = ["Failure", "Pending", "Reader", "ResumeFn", "Row", "Unset"]
 
@@ -75,7 +76,7 @@ class Row:
 
     __slots__ = (
         "constraints", "done", "error", "finished", "handles", "index", "meta", "order", "regs",
-        "resume", "seed", "value", "waiters",
+        "resume", "seed", "stream", "value", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +88,7 @@ class Row:
         constraints: list[Automaton],
         done: Callable[[RowResult], None],
         resume: ResumeFn | None,
+        stream: RowStream | None = None,
     ) -> None:
         self.order = order
         self.seed = seed
@@ -95,12 +97,17 @@ class Row:
         self.constraints = constraints
         self.done = done
         self.resume = resume
+        self.stream = stream
         self.meta: dict[int, Any] = {}
         self.waiters: dict[int, list[Pending]] = {}
         self.handles: set[Any] = set()
         self.finished = False
         self.value: Any = None
         self.error: LmcError | None = None
+
+    def is_set(self, index: int) -> bool:
+        """Whether a register has its value."""
+        return self.regs[index] is not Unset
 
     def wake_readers(self) -> None:
         """Nobody waits for a row that is over."""

@@ -1,0 +1,310 @@
+"""What can be run on rows of arguments: once, streamed, in batches, asynchronously."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sized,
+)
+from typing import TYPE_CHECKING
+
+from lmc import aio
+from lmc.batch import Batch, Job, checked, run_one
+from lmc.driver import Options
+from lmc.errors import UsageError
+from lmc.progress import progress_bar
+from lmc.result import Result
+from lmc.stream import Stream, begin
+
+if TYPE_CHECKING:
+    from lmc.engine import Engine
+
+__all__ = ["Runnable", "current_engine", "use"]
+
+
+_engine: contextvars.ContextVar[Engine | None] = contextvars.ContextVar("engine", default=None)
+_default: list[Engine] = []
+_default_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def use(engine: Engine) -> Iterator[Engine]:
+    """Make `engine` the one that programs inside the `with` block run on."""
+    token = _engine.set(engine)
+    try:
+        yield engine
+    finally:
+        _engine.reset(token)
+
+
+def current_engine() -> Engine:
+    """The engine of the innermost `use`, else the default one, made at the first call."""
+    engine = _engine.get()
+    if engine is not None:
+        return engine
+    with _default_lock:
+        if not _default or _default[0].closed:
+            from lmc.engine import Engine
+
+            _default[:] = [Engine()]
+        return _default[0]
+
+
+class Runnable(ABC):
+    """Something that runs on rows of arguments.
+
+    All ways to run it take these arguments:
+
+        engine: to run on; by default the one in use.
+        eager: run the Python function itself instead of the compiled graph.
+        seed: of the random draws; by default the engine's.
+        deadline: seconds after which a row ends with `Cancelled`, counted from its start.
+        options: how to compile.
+    """
+
+    name: str
+
+    @abstractmethod
+    def _job(
+        self, engine: Engine, eager: bool, seed: int, deadline: float | None, options: Options
+    ) -> Job:
+        """How to run its rows."""
+
+    def _prepare(
+        self,
+        engine: Engine | None,
+        eager: bool,
+        seed: int | None,
+        deadline: float | None,
+        options: Options | None,
+    ) -> Job:
+        engine = engine or current_engine()
+        if deadline is not None and not (isinstance(deadline, (int, float)) and deadline >= 0):
+            raise UsageError(f"deadline={deadline!r}", hint="give seconds, or None for no limit")
+        return self._job(engine, eager, _seed(engine, seed), deadline, options or Options())
+
+    def run(
+        self,
+        *,
+        engine: Engine | None = None,
+        eager: bool = False,
+        seed: int | None = None,
+        deadline: float | None = None,
+        options: Options | None = None,
+        **arguments: object,
+    ) -> Result:
+        """Run the program once.
+
+        Raises:
+            UsageError: an argument is missing or unknown.
+            TraceError, ConstraintError: the program is wrong. Errors of the run are in the result.
+        """
+        return run_one(self._prepare(engine, eager, seed, deadline, options), arguments)
+
+    async def arun(
+        self,
+        *,
+        engine: Engine | None = None,
+        eager: bool = False,
+        seed: int | None = None,
+        deadline: float | None = None,
+        options: Options | None = None,
+        **arguments: object,
+    ) -> Result:
+        """Like `run`, for coroutines. Cancelling the task that awaits it cancels the run."""
+        return await aio.run(
+            lambda: self._prepare(engine, eager, seed, deadline, options), arguments
+        )
+
+    def stream(
+        self,
+        *,
+        engine: Engine | None = None,
+        eager: bool = False,
+        seed: int | None = None,
+        deadline: float | None = None,
+        options: Options | None = None,
+        **arguments: object,
+    ) -> Stream:
+        """Run the program once and read its text as it comes: see `Stream`.
+
+        A program that does not compile as a whole, or whose forks are read without being joined,
+        is streamed eagerly; its text is the same.
+
+        Raises:
+            As `run`.
+        """
+        return Stream(
+            *begin(self._prepare(engine, eager, seed, deadline, options), dict(arguments))
+        )
+
+    def astream(
+        self,
+        *,
+        engine: Engine | None = None,
+        eager: bool = False,
+        seed: int | None = None,
+        deadline: float | None = None,
+        options: Options | None = None,
+        **arguments: object,
+    ) -> aio.AsyncStream:
+        """Like `stream`, for coroutines; the run begins when it is first read."""
+        return aio.AsyncStream(
+            lambda: begin(self._prepare(engine, eager, seed, deadline, options), dict(arguments))
+        )
+
+    def run_batch(
+        self,
+        rows: Iterable[Mapping[str, object]],
+        *,
+        engine: Engine | None = None,
+        eager: bool = False,
+        seed: int | None = None,
+        deadline: float | None = None,
+        progress: bool = False,
+        on_error: str = "record",
+        max_errors: int | None = None,
+        ordered: bool = True,
+        options: Options | None = None,
+    ) -> list[Result]:
+        """Run the program on many rows of arguments; a result for each, in their order.
+
+        Args:
+            rows: each a dictionary of arguments.
+            progress: show a bar on a terminal.
+            on_error: "record" keeps the error of a row in its result, and the others go on; with
+                "raise" the first one is raised.
+            max_errors: raise when more rows than this failed.
+            ordered: False gives results as they are done; `Result.index` says whose they are.
+
+        For the others see the class.
+
+        Raises:
+            RunError: more than `max_errors` rows failed.
+        """
+        engine = engine or current_engine()
+        results = self.iter_batch(
+            rows,
+            engine=engine,
+            eager=eager,
+            seed=seed,
+            deadline=deadline,
+            on_error=on_error,
+            max_errors=max_errors,
+            ordered=ordered,
+            options=options,
+        )
+        total = len(rows) if isinstance(rows, Sized) else None
+        bar = progress_bar(self.name, total, progress, engine.stats)
+        kept: list[Result] = []
+        with contextlib.closing(results), bar as advance:
+            for result in results:
+                kept.append(result)
+                advance()
+        return kept
+
+    def iter_batch(
+        self,
+        rows: Iterable[Mapping[str, object]],
+        *,
+        engine: Engine | None = None,
+        eager: bool = False,
+        seed: int | None = None,
+        deadline: float | None = None,
+        on_error: str = "record",
+        max_errors: int | None = None,
+        ordered: bool = True,
+        options: Options | None = None,
+    ) -> Generator[Result]:
+        """Like `run_batch`, but gives each result as soon as it is due.
+
+        Reads `rows` as it goes: memory is bounded by the rows in flight, at most 512 of them, also
+        if a row takes long or results are taken slowly. Closing the iterator cancels what runs.
+        """
+        job = self._prepare(engine, eager, seed, deadline, options)
+        return checked(Batch(job, rows, ordered=ordered), on_error, max_errors)
+
+    async def arun_batch(
+        self,
+        rows: Iterable[Mapping[str, object]] | AsyncIterable[Mapping[str, object]],
+        *,
+        engine: Engine | None = None,
+        eager: bool = False,
+        seed: int | None = None,
+        deadline: float | None = None,
+        on_error: str = "record",
+        max_errors: int | None = None,
+        ordered: bool = True,
+        options: Options | None = None,
+    ) -> list[Result]:
+        """Like `run_batch`, for coroutines. Cancelling the task cancels all rows."""
+        results = self.aiter_batch(
+            rows,
+            engine=engine,
+            eager=eager,
+            seed=seed,
+            deadline=deadline,
+            on_error=on_error,
+            max_errors=max_errors,
+            ordered=ordered,
+            options=options,
+        )
+        async with contextlib.aclosing(results):
+            return [result async for result in results]
+
+    def aiter_batch(
+        self,
+        rows: Iterable[Mapping[str, object]] | AsyncIterable[Mapping[str, object]],
+        *,
+        engine: Engine | None = None,
+        eager: bool = False,
+        seed: int | None = None,
+        deadline: float | None = None,
+        on_error: str = "record",
+        max_errors: int | None = None,
+        ordered: bool = True,
+        options: Options | None = None,
+    ) -> AsyncGenerator[Result]:
+        """Like `iter_batch`, for coroutines; rows may come asynchronously, too."""
+
+        def start(given: Iterable[Mapping[str, object]]) -> tuple[Batch, Generator[Result]]:
+            batch = Batch(
+                self._prepare(engine, eager, seed, deadline, options), given, ordered=ordered
+            )
+            return batch, checked(batch, on_error, max_errors)
+
+        return aio.results(start, rows)
+
+    def resumed_batch(
+        self,
+        rows: Iterable[Mapping[str, object]],
+        *,
+        engine: Engine,
+        eager: bool,
+        deadline: float | None,
+        options: Options,
+        skip: Collection[int],
+        early: Callable[[Result], None],
+    ) -> Generator[Result]:
+        """Like `iter_batch` for what is left of a batch: see `skip` and `early` of `Batch`."""
+        job = self._prepare(engine, eager, None, deadline, options)
+        return iter(Batch(job, rows, skip=skip, early=early))
+
+
+def _seed(engine: Engine, seed: object) -> int:
+    if seed is None:
+        return engine.seed
+    if type(seed) is not int:
+        raise UsageError(f"seed is {seed!r}, must be an integer")
+    return seed
