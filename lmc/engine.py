@@ -58,8 +58,9 @@ class Engine(LocalEngine):  # noqa: D101 - as its base
                 its own result.
         """
         params = gen("text", max_tokens, **options).params
-        constraint = params.constraint
-        constraints = (constraint_automaton(constraint).to_json(),) if constraint else ()
+        held = ((params.constraint,) if params.constraint else ()) + params.stop_constraints
+        constraints = tuple(constraint_automaton(one).to_json() for one in held)
+        first_stop = len(held) - len(params.stop_constraints)
         plan = Plan(
             name="generate",
             params=(Param(("prompt",), Reg(0)),),
@@ -76,7 +77,8 @@ class Engine(LocalEngine):  # noqa: D101 - as its base
                         name="text",
                         params=params,
                         draw=0,
-                        constraint=0 if constraint else None,
+                        constraint=0 if params.constraint else None,
+                        stops=tuple(range(first_stop, len(held))),
                     ),
                     Ret(state=Reg(3), names=("text",), values=(Reg(4),)),
                 )

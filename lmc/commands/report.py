@@ -244,6 +244,7 @@ _ADVICE = (
     ("stop string", "write it as a constant"),
     ("name of a variable", "write it as a constant"),
     ("method of a select", "write it as a constant"),
+    ("temperature of a select", "write it as a constant, or pass it as an argument"),
     ("returns a", "return texts, numbers, lists and dictionaries"),
     ("together with", "make a text of the other value first, as in f'{x}'"),
     ("with these arguments", "call it with plain texts"),

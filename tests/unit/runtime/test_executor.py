@@ -225,6 +225,8 @@ def test_generate_without_a_program(fake: lmc.Engine) -> None:
     assert one.error is None
     assert len(one.token_ids) == len(two.token_ids) == 4
     assert fake.generate("a", max_tokens=4, ignore_eos=True) == [one]
+    (stopped,) = fake.generate("a", max_tokens=4, ignore_eos=True, stop_regex=r"(?s).")
+    assert (stopped.error, stopped.text, stopped.finish_reason) == (None, "", "stop")
     (matched,) = fake.generate("x", max_tokens=9, regex="(yes|no)")
     assert matched.text in ("yes", "no")
     assert matched.finish_reason == "constraint"
