@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from typer.testing import CliRunner
 
@@ -97,9 +98,12 @@ GIVEN = {"few_shot": ["--arg", 'choices=["a", "b", "c", "d"]']}
 
 @by_example
 def test_an_example_compiles_as_a_whole(path: Path) -> None:
-    args = ["compile", str(path), *GIVEN.get(path.stem, []), "--emit", "report"]
-    report = json.loads(called(shlex.join(["lmc", *args])))
-    assert report["compiled_fully"], report["resumes"]
+    programs = [k for k, held in vars(imported(path)).items() if isinstance(held, lmc.Program)]
+    assert programs
+    for name in programs:
+        args = ["compile", f"{path}:{name}", *GIVEN.get(path.stem, []), "--emit", "report"]
+        report = json.loads(called(shlex.join(["lmc", *args])))
+        assert report["compiled_fully"], report["resumes"]
 
 
 def test_the_vote_is_for_the_most_frequent() -> None:
@@ -134,8 +138,23 @@ def test_main_with_the_real_model(
         "few_shot": " of 40 right",
         "chat": "honey",
         "self_consistency": "vote:",
+        "json_extract": "40 valid; ",
     }
     assert says[path.stem] in out
+
+
+@pytest.mark.model
+def test_every_record_of_json_extract_is_valid(real: lmc.Engine) -> None:
+    module = imported(FOLDER / "json_extract.py")
+    lines = (FOLDER / "data" / "cities.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(rows) == 20
+    with lmc.use(real):
+        cities, cards = module.city.run_batch(rows), module.card.run_batch(rows)
+    for one, other in zip(cities, cards, strict=True):
+        assert one.meta("city").finish_reason == other.meta("card").finish_reason == "constraint"
+        jsonschema.validate(json.loads(one["city"]), module.City.model_json_schema())
+        assert module.CARD.fullmatch(other["card"])
 
 
 @pytest.mark.model
