@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmc.batch import Job
 from lmc.driver import Compiled, Options, compile_function, trace_function
@@ -20,7 +20,7 @@ from lmc.frontend.arguments import Arguments, bind, flatten, unflatten
 from lmc.frontend.dependencies import fixed, snapshot
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import run_eagerly
-from lmc.frontend.location import of_code
+from lmc.frontend.location import here, of_code
 from lmc.runnable import Runnable, current_engine, use
 
 if TYPE_CHECKING:
@@ -31,7 +31,17 @@ if TYPE_CHECKING:
     from lmc.runtime.feed import Feed
     from lmc.runtime.results import KnownCall, RowResult
 
-__all__ = ["Loaded", "Lowered", "Program", "compile", "current_engine", "jit", "load", "use"]
+__all__ = [
+    "Called",
+    "Loaded",
+    "Lowered",
+    "Program",
+    "compile",
+    "current_engine",
+    "jit",
+    "load",
+    "use",
+]
 
 EAGER_THREADS = 64  # programs that run eagerly at the same time in a batch
 KEPT_TRACES = 256  # of a program, for shapes of arguments and what it reads from outside
@@ -51,12 +61,55 @@ def jit(function: Callable[..., object]) -> Program:
     return Program(function)
 
 
+@dataclass(frozen=True)
+class _Traces:
+    """The compiled forms of a program, by what they depend on; methods of all objects share it."""
+
+    compiled: dict[tuple[object, ...], tuple[Compiled, tuple[object, ...]]]
+    lock: threading.Lock
+
+
+@dataclass(frozen=True, eq=False)
+class Called:
+    """What a program gave that was called with a prompt of its own.
+
+    Attributes:
+        prompt: its final prompt state; it can be gone on with.
+        value: what its function returned.
+    """
+
+    prompt: State
+    value: object
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - as of a state
+        return self.prompt[name]
+
+    def get(self, name: str, default: object = None) -> Any:  # noqa: ANN401 - as of a state
+        """A variable of the called program, or `default` where it set none of that name."""
+        return self.prompt.get(name, default)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.prompt
+
+    def text(self) -> str:
+        """All text of its prompt."""
+        return self.prompt.text()
+
+
 class Program(Runnable):
     """An LM program: a Python function, traced once per shape of its arguments."""
 
     def __init__(
-        self, function: Callable[..., object], bound: Mapping[str, object] | None = None
+        self,
+        function: Callable[..., object],
+        bound: Mapping[str, object] | None = None,
+        kept: _Traces | None = None,
     ) -> None:
+        if isinstance(function, (classmethod, staticmethod)):
+            self._descriptor: Any = function
+            function = function.__func__
+        else:
+            self._descriptor = function
         if not callable(function):
             raise UsageError(f"@lmc.jit takes a function, not {type(function).__name__}")
         code = getattr(inspect.unwrap(function), "__code__", None)
@@ -73,7 +126,15 @@ class Program(Runnable):
                 where,
                 hint=f"write def {name}(s): ...",
             )
-        for taken, parameter in list(self._signature.parameters.items())[1:]:
+        state, *others = self._signature.parameters.values()
+        if state.kind not in (state.POSITIONAL_ONLY, state.POSITIONAL_OR_KEYWORD):
+            raise UsageError(
+                f"{name}() has no parameter for the prompt state",
+                where,
+                hint=f"its first one, {str(state)!r}, takes none: write def {name}(s, ...): ...",
+            )
+        for parameter in others:
+            taken = parameter.name
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
                 raise UsageError(
                     f"{name}() takes {taken!r} by position only",
@@ -91,8 +152,9 @@ class Program(Runnable):
         self.where = where
         self.function = function
         self._bound = dict(bound or {})
-        self._cache: dict[tuple[object, ...], tuple[Compiled, tuple[object, ...]]] = {}
-        self._lock = threading.Lock()
+        if self._bound and not self._needs_instance():
+            bind(self._signature, name, self._bound, where, partial=True)
+        self._kept = kept or _Traces({}, threading.Lock())
 
     def __reduce__(self) -> str | tuple[object, ...]:
         """Programs are pickled by reference, as functions are."""
@@ -102,9 +164,18 @@ class Program(Runnable):
         return self
 
     def __get__(self, instance: object, owner: type | None = None) -> Program:
-        if instance is None:
+        """As a method: the program of an instance, or of a class for a class method."""
+        if not hasattr(self._descriptor, "__get__"):  # an object that can be called
             return self
-        return Program(self.function.__get__(instance, owner), self._bound)
+        function = self._descriptor.__get__(instance, owner)
+        return self if function is self.function else Program(function, self._bound, self._kept)
+
+    def _needs_instance(self) -> bool:
+        """Whether it is a method that was not reached through an instance."""
+        first = next(iter(self._signature.parameters))
+        scope = getattr(self.function, "__qualname__", "").rpartition(".")[0]
+        inside = scope and not scope.endswith("<locals>") and not inspect.ismethod(self.function)
+        return bool(inside) and first in ("self", "cls")
 
     def __call__(self, state: State, *args: object, **kwargs: object) -> object:
         """Go on with the prompt of another program, inside of it."""
@@ -113,12 +184,46 @@ class Program(Runnable):
                 f"{self.name}() was called without a prompt state",
                 hint=f"run it with {self.name}.run(...), or give it the state of a program",
             )
+        self._check_instance()
         function = state._recorder.prepare(self.function)
         return function(state, *args, **{**self._bound, **kwargs})
 
+    def call(self, state: State, /, **arguments: object) -> Called:
+        """Run the program on a prompt of its own, as a part of the program that has `state`.
+
+        Its model calls go on beside those of the caller. `run` would be another run, with its own
+        random numbers, deadline and result; this is one run.
+
+        Raises:
+            UsageError: `state` is none, or an argument is missing or unknown.
+        """
+        at = here()
+        if not isinstance(state, State):
+            raise UsageError(
+                f"{self.name}.call() takes the prompt state of the caller first",
+                at,
+                hint=f"write {self.name}.call(s, ...)",
+            )
+        given = self.arguments(arguments)
+        prompt = state._new(at)
+        value = state._recorder.prepare(self.function)(prompt, **given)
+        return Called(prompt, value)
+
+    def _check_instance(self) -> None:
+        if self._needs_instance():
+            raise UsageError(
+                f"{self.name}() is a method and was not reached through its object",
+                self.where,
+                hint="run it on an instance; for a class method, write @lmc.jit above @classmethod",
+            )
+
     def bind(self, **arguments: object) -> Program:
-        """The program with some arguments set."""
-        return Program(self.function, {**self._bound, **arguments})
+        """The program with some arguments set.
+
+        Raises:
+            UsageError: it takes no argument of such a name.
+        """
+        return Program(self._descriptor, {**self._bound, **arguments}, self._kept)
 
     def arguments(
         self, given: Mapping[str, object], *, symbolic: bool = False
@@ -128,6 +233,7 @@ class Program(Runnable):
         Raises:
             UsageError: one is missing, or the program does not take it.
         """
+        self._check_instance()
         held = {**self._bound, **given}
         return bind(self._signature, self.name, held, self.where, symbolic=symbolic)
 
@@ -167,15 +273,17 @@ class Program(Runnable):
         if not all(map(fixed, flat.opaque)):
             return compile_function(self.function, self.name, flat, self.where, options)
         key = (*flat.key, options, snapshot(self.function) if outside is None else outside)
-        with self._lock:
-            known = self._cache.get(key)
+        kept, lock = self._kept.compiled, self._kept.lock
+        with lock:
+            known = kept.get(key)
         if known is None:
             compiled = compile_function(self.function, self.name, flat, self.where, options)
-            known = (compiled, flat.opaque)  # holds the opaque values: their ids are in the key
-            with self._lock:
-                while len(self._cache) >= KEPT_TRACES:
-                    del self._cache[next(iter(self._cache))]
-                known = self._cache.setdefault(key, known)
+            # holds the function and the opaque values: ids of what they hold are in the key
+            known = (compiled, (self.function, *flat.opaque))
+            with lock:
+                while len(kept) >= KEPT_TRACES:
+                    del kept[next(iter(kept))]
+                known = kept.setdefault(key, known)
         return known[0]
 
     def _job(
@@ -231,7 +339,7 @@ class _CompiledJob:
                 eager = self._eager = _EagerJob(program, self.engine, self.seed, self.deadline)
                 return eager.start(index, given, done, feed)
             stream = RowStream(feed, outline)
-        context = contextvars.copy_context()
+        context = contextvars.copy_context()  # of the caller, for what the program itself runs
 
         def resume(row: EagerRow, calls: list[KnownCall]) -> None:
             context.run(run_eagerly, program.function, row, arguments, calls, program.where)

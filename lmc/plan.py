@@ -45,6 +45,7 @@ __all__ = [
     "Score",
     "Select",
     "Start",
+    "StateText",
     "operand_registers",
 ]
 
@@ -175,6 +176,15 @@ class Score(Instr):
     name: str
     text: Operand
     priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateText(Instr):
+    """All text of a state, the markup of the chat template included."""
+
+    op: ClassVar[str] = "text"
+    into: Reg
+    state: Reg
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +359,7 @@ _INSTRS: dict[str, type[Instr]] = {
         Gen,
         Select,
         Score,
+        StateText,
         Compute,
         MakeList,
         Pack,

@@ -205,6 +205,11 @@ def _check_draw(place: _Place, instr: p.Gen | p.Select) -> None:
         raise place.broken(f"draw is {instr.draw}, must be 0 or more")
 
 
+def _text(place: _Place, instr: p.StateText) -> tuple[str, ...]:
+    place.need("the state", instr.state, _STATE)
+    return (_TEXT,)
+
+
 def _prefill(place: _Place, instr: p.Prefill) -> tuple[str, ...]:
     place.need("the state", instr.state, _STATE)
     return (_STATE,)
@@ -284,6 +289,7 @@ _RULES: dict[type[p.Instr], Callable[..., tuple[str, ...]]] = {
     p.Gen: _gen,
     p.Select: _select,
     p.Score: _score,
+    p.StateText: _text,
     p.Prefill: _prefill,
     p.Release: _release,
     p.Compute: _compute,

@@ -23,6 +23,7 @@ from lmc import aio
 from lmc.batch import Batch, Job, checked, run_one
 from lmc.driver import Options
 from lmc.errors import UsageError
+from lmc.frontend.symbolic import not_while_tracing
 from lmc.progress import progress_bar
 from lmc.result import Result
 from lmc.stream import Stream, begin
@@ -89,6 +90,7 @@ class Runnable(ABC):
         deadline: float | None,
         options: Options | None,
     ) -> Job:
+        not_while_tracing()
         engine = engine or current_engine()
         if deadline is not None and not (isinstance(deadline, (int, float)) and deadline >= 0):
             raise UsageError(f"deadline={deadline!r}", hint="give seconds, or None for no limit")
@@ -193,6 +195,7 @@ class Runnable(ABC):
         Raises:
             RunError: more than `max_errors` rows failed.
         """
+        not_while_tracing()
         engine = engine or current_engine()
         results = self.iter_batch(
             rows,

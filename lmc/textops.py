@@ -59,6 +59,7 @@ def _join(separator: str, *parts: str) -> str:
 PURE: dict[str, PureFn] = {
     "text.concat": PureFn(("text*",), "text", _concat),
     "text.join": PureFn(("text", "text*"), "text", _join),
+    "text.copy": PureFn(("text",), "text", str),
     "text.strip": PureFn(("text",), "text", str.strip),
     "text.strip_chars": PureFn(("text", "text"), "text", str.strip),
     "text.lstrip": PureFn(("text",), "text", str.lstrip),

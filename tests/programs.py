@@ -72,6 +72,34 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class Put:
+    name: str
+    form: str  # "known", "argument", "copy", "list"
+
+
+@dataclass(frozen=True)
+class Naming:
+    name: str
+    body: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Scratch:
+    body: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Apart:
+    body: tuple[Any, ...]
+    say: bool
+
+
+@dataclass(frozen=True)
+class SayAll:
+    pass
+
+
+@dataclass(frozen=True)
 class Times:
     n: int
     body: tuple[Any, ...]
@@ -129,6 +157,8 @@ _leaves = st.one_of(
     ),
     st.builds(Score, _names, st.sampled_from(["plain", "upper", "f-string", "slice", "word"])),
     st.builds(Mention, _names),
+    st.builds(Put, _names, st.sampled_from(["known", "argument", "copy", "list"])),
+    st.builds(SayAll),
 )
 
 
@@ -152,40 +182,42 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             st.booleans(),
         ),
         st.builds(Times, st.integers(0, 2), body),
+        st.builds(Naming, _names, body),
+        st.builds(Scratch, body),
+        st.builds(Apart, body, st.booleans()),
     )
 
 
 BODIES = _bodies(st.recursive(_leaves, _nested, max_leaves=12))
 
 
-class _Leave(Exception):  # noqa: N818 - it is no error
-    """Stands for an early return."""
-
-
 def program_of(body: tuple[Any, ...]) -> lmc.Program:
     """A program of one text argument that does what `body` says."""
 
     def program(s: State, x: str) -> object:
-        try:
-            _run(s, body, x)
-        except _Leave:
+        if _run(s, body, x):
             return "left"
         return [s.get("a"), {"x": x.strip()}]
 
     return lmc.jit(program)
 
 
-def _run(s: State, body: tuple[Any, ...], x: str) -> None:
-    for step in body:
-        _STEPS[type(step)](s, step, x)
+def _run(s: State, body: tuple[Any, ...], x: str) -> bool:
+    """Run steps until one leaves the program; whether one did. No `try`: it would end the graph."""
+    for step in body:  # noqa: SIM110 - any() is not looked into by the tracer
+        if _STEPS[type(step)](s, step, x):
+            return True
+    return False
 
 
-def _say(s: State, step: Say, x: str) -> None:
+def _say(s: State, step: Say, x: str) -> bool:
     s += step.text
+    return False
 
 
-def _argument(s: State, step: Argument, x: str) -> None:
+def _argument(s: State, step: Argument, x: str) -> bool:
     s += _form(step.form, x)
+    return False
 
 
 def _form(form: str, x: str) -> str:
@@ -198,16 +230,19 @@ def _form(form: str, x: str) -> str:
     return forms[form]()
 
 
-def _gen(s: State, step: Gen, x: str) -> None:
+def _gen(s: State, step: Gen, x: str) -> bool:
     s += lmc.gen(step.name, **dict(step.options))
+    return False
 
 
-def _select(s: State, step: Select, x: str) -> None:
+def _select(s: State, step: Select, x: str) -> bool:
     s += lmc.select(step.name, list(step.choices), **dict(step.options))
+    return False
 
 
-def _score(s: State, step: Score, x: str) -> None:
+def _score(s: State, step: Score, x: str) -> bool:
     s += lmc.score(step.name, " is it" if step.form == "word" else _form(step.form, x))
+    return False
 
 
 def _flat(value: Any) -> str:
@@ -216,30 +251,34 @@ def _flat(value: Any) -> str:
     return " / ".join(map(_flat, value)) if isinstance(value, list) else value
 
 
-def _mention(s: State, step: Mention, x: str) -> None:
+def _mention(s: State, step: Mention, x: str) -> bool:
     if step.name in s:
         s += f"[{step.name}: {_flat(s[step.name])}]"
+    return False
 
 
-def _message(s: State, step: Message, x: str) -> None:
+def _message(s: State, step: Message, x: str) -> bool:
     if s._role is None:
         with s.user() if step.role == "user" else s.assistant():
-            _run(s, step.body, x)
+            return _run(s, step.body, x)
+    return False
 
 
-def _fork(s: State, step: Fork, x: str) -> None:
+def _fork(s: State, step: Fork, x: str) -> bool:
     if s._role is not None:
-        return
+        return False
     forks = s.fork(len(step.bodies))
     for branch, body in zip(forks, step.bodies, strict=True):
-        _run(branch, body, x)
+        if _run(branch, body, x):
+            return True
     if step.join and len({frozenset(f._variables) for f in forks}) == 1:
         forks.join()
+    return False
 
 
-def _branch(s: State, step: Branch, x: str) -> None:
+def _branch(s: State, step: Branch, x: str) -> bool:
     if step.name not in s:
-        return
+        return False
     text = _flat(s[step.name])
     if step.test == "int":
         taken = int("0" + "".join(c for c in text if c in "0123456789")[:3]) > 5
@@ -249,17 +288,53 @@ def _branch(s: State, step: Branch, x: str) -> None:
         taken = text == step.word
     else:
         taken = text.startswith(step.word)
-    _run(s, step.then if taken else step.orelse, x)
-    if step.leave and taken:
-        raise _Leave
+    left = _run(s, step.then if taken else step.orelse, x)
+    return left or bool(step.leave and taken)
 
 
-def _times(s: State, step: Times, x: str) -> None:
-    for _ in range(step.n):
-        _run(s, step.body, x)
+def _put(s: State, step: Put, x: str) -> bool:
+    forms: dict[str, Callable[[], Any]] = {
+        "known": lambda: "k",
+        "argument": lambda: x.lower(),
+        "copy": lambda: s.get("a", "none"),
+        "list": lambda: ["l", x, s.get("b", "none")],
+    }
+    s.set(step.name, forms[step.form]())
+    return False
 
 
-_STEPS: dict[type, Callable[..., None]] = {
+def _naming(s: State, step: Naming, x: str) -> bool:
+    with s.var(step.name):
+        return _run(s, step.body, x)
+
+
+def _scratch(s: State, step: Scratch, x: str) -> bool:
+    mark = s.mark()
+    left = _run(s, step.body, x)
+    s.reset(mark)
+    return left
+
+
+def _apart(s: State, step: Apart, x: str) -> bool:
+    called = program_of(step.body).call(s, x=x)
+    if step.say:
+        s += _flat(called.get("a", "nothing"))
+    return False
+
+
+def _say_all(s: State, step: SayAll, x: str) -> bool:
+    s += s.text()[:9]
+    return False
+
+
+def _times(s: State, step: Times, x: str) -> bool:
+    for _ in range(step.n):  # noqa: SIM110 - as above
+        if _run(s, step.body, x):
+            return True
+    return False
+
+
+_STEPS: dict[type, Callable[..., bool]] = {
     Say: _say,
     Argument: _argument,
     Gen: _gen,
@@ -270,4 +345,9 @@ _STEPS: dict[type, Callable[..., None]] = {
     Fork: _fork,
     Branch: _branch,
     Times: _times,
+    Put: _put,
+    Naming: _naming,
+    Scratch: _scratch,
+    Apart: _apart,
+    SayAll: _say_all,
 }

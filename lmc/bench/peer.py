@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from lmc.api import Program
 from lmc.errors import Location, UsageError
-from lmc.frontend.dsl import State
+from lmc.frontend.dsl import Recorder, State
 from lmc.params import GenParams
 from lmc.runtime.chat import ChatTemplate
 from lmc.runtime.context import Context
@@ -183,7 +183,7 @@ class _Run:
         self._thread.start()
 
     def _work(self, program: Program, arguments: dict[str, object]) -> None:
-        state = State(self, _Lazy(Context()))
+        state = State(cast(Recorder, self), _Lazy(Context()))  # as much of one as is used
         try:
             program.function(state, **arguments)
             for name, ref in state._variables.items():

@@ -169,6 +169,10 @@ def _score(low: _Lowering, op: lm.Score, results: Results, at: At) -> p.Instr:
     )
 
 
+def _text(low: _Lowering, op: lm.StateText, results: Results, at: At) -> p.Instr:
+    return p.StateText(into=low.define(results[0]), state=low.state(op.state), at=at)
+
+
 def _prefill(low: _Lowering, op: lm.Prefill, results: Results, at: At) -> p.Instr:
     return p.Prefill(
         into=low.define(results[0]), state=low.state(op.state), priority=low.priority(), at=at
@@ -224,6 +228,7 @@ _RULES: dict[type[Op], Callable[..., p.Instr]] = {
     lm.Gen: _gen,
     lm.Select: _select,
     lm.Score: _score,
+    lm.StateText: _text,
     lm.Prefill: _prefill,
     lm.Release: _release,
     text.Pure: _pure,

@@ -215,6 +215,7 @@ def _gens(block: Block) -> list[GenInstr]:
 # ---------------------------------------------------------- how to change what runs eagerly
 
 _ADVICE = (
+    ("another program", "call it as program.call(s, ...), with a prompt of its own in this run"),
     ("something else", "depend on the arguments alone: no random numbers, time or outside state"),
     ("regular expression", "let the model match it: gen(regex=...), or select() among choices"),
     ("int()", "compare texts instead, as in s['x'] == '3', or select() among the numbers"),

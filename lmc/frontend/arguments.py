@@ -107,16 +107,18 @@ def bind(
     where: Location | None,
     *,
     symbolic: bool = False,
+    partial: bool = False,
 ) -> dict[str, object]:
     """The arguments of a program by name, defaults filled in; the state is not among them.
 
-    With `symbolic`, a missing argument that may be a text is given as an empty one, to trace with.
+    With `symbolic`, a missing argument that may be a text is given as an empty one, to trace with;
+    with `partial`, arguments may be missing.
 
     Raises:
         UsageError: an argument is missing, or there is one that the program does not take.
     """
-    parameters = list(signature.parameters.values())[1:]
-    takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    state, *parameters = signature.parameters.values()
+    takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters) and state.name not in given
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     unknown = [key for key in given if key not in named]
     if unknown and not takes_more:
@@ -133,7 +135,7 @@ def bind(
             bound[key] = parameter.default
         elif symbolic and parameter.annotation in (parameter.empty, str, "str"):
             bound[key] = ""
-        else:
+        elif not partial:
             kind = parameter.annotation
             kind = kind if isinstance(kind, str) else inspect.formatannotation(kind)
             of = f" ({kind})" if symbolic else ""

@@ -50,7 +50,7 @@ class _Reader:
     def function(self, function: object) -> None:
         """Add what a function reads, if it is the user's own."""
         if isinstance(function, types.MethodType):
-            self.value(function.__self__)
+            self.owner(function.__self__)
             function = function.__func__
         if type(function) is not types.FunctionType or id(function.__code__) in self._seen:
             self._found.append(id(function))
@@ -74,6 +74,19 @@ class _Reader:
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.value(default)
 
+    def owner(self, owner: Any) -> None:
+        """Add what a method may read of its object, or of its class: the attributes."""
+        self._found.append(id(owner))
+        for holder in (owner, *(owner if isinstance(owner, type) else type(owner)).__mro__):
+            held = getattr(holder, "__dict__", None)
+            if held is None or id(holder) in self._containers or holder is object:
+                continue
+            self._containers.add(id(holder))
+            for name, value in list(held.items()):
+                if not (name.startswith("__") and name.endswith("__")):
+                    self._found.append(name)
+                    self.value(value)
+
     def value(self, value: Any) -> None:
         if type(value) in _PLAIN:
             self._found.append((type(value), value))
@@ -85,8 +98,11 @@ class _Reader:
                     self.value(value[item])
         elif isinstance(value, (types.FunctionType, types.MethodType)):
             self.function(value)
-        elif isinstance(held := getattr(value, "function", None), types.FunctionType):
+        elif isinstance(
+            held := getattr(value, "function", None), (types.FunctionType, types.MethodType)
+        ):
             self.function(held)  # another program
+            self.value(getattr(value, "_bound", None))
         else:
             self._found.append(id(value))
 

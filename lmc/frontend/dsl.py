@@ -15,11 +15,12 @@ from typing import Any, NoReturn, Protocol
 from lmc.errors import LmcError, Location, UsageError
 from lmc.frontend.location import here, unwatched
 from lmc.frontend.symbolic import is_symbolic
+from lmc.frontend.variables import Entry, Given, Made, Row, copied, entries_since
 from lmc.params import GenParams, check_choosing
 
 __all__ = [
-    "Forks", "GenExpr", "Recorder", "RoleExpr", "ScoreExpr", "SelectExpr", "State", "assistant",
-    "gen", "score", "select", "system", "user",
+    "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "ScoreExpr", "SelectExpr", "State",
+    "assistant", "gen", "score", "select", "system", "user",
 ]  # fmt: skip
 
 Ref = Any
@@ -28,6 +29,9 @@ Ref = Any
 
 class Recorder(Protocol):
     """What a program's primitives are told to."""
+
+    def start(self, at: Location | None) -> Ref:
+        """An empty prompt."""
 
     def extend(self, state: Ref, text: str, at: Location | None) -> Ref: ...
 
@@ -48,6 +52,11 @@ class Recorder(Protocol):
     ) -> tuple[Ref, Ref]: ...
 
     def score(self, state: Ref, name: str, text: str, at: Location | None) -> tuple[Ref, Ref]: ...
+    def row(self, parts: Sequence[str | Made], at: Location | None) -> Ref:
+        """Texts in a row, as a text of its own."""
+
+    def text(self, state: Ref, at: Location | None) -> Ref:
+        """All text of a prompt, markup of the chat template included."""
 
     def read(self, ref: Ref) -> Any: ...
 
@@ -332,6 +341,26 @@ def _name(name: object, at: Location | None) -> str | None:
     return name
 
 
+def _variable(name: object, at: Location | None) -> str:
+    found = _name(name, at)
+    if found is None:
+        raise UsageError("the variable has no name", at, hint='give one, as in s.var("x")')
+    return found
+
+
+def _copied(value: object, at: Location | None) -> Any:
+    if isinstance(value, (State, Forks, Mark)):
+        raise UsageError(
+            "a prompt state cannot be the value of a variable",
+            at,
+            hint="keep it in a variable of Python",
+        )
+    try:
+        return copied(value)
+    except RecursionError as error:
+        raise UsageError("the value of a variable holds itself", at) from error
+
+
 def _known(value: object, what: str) -> None:
     """End a trace where a text that is not known yet stands for a parameter."""
     if is_symbolic(value):
@@ -357,9 +386,15 @@ class State:
         self._recorder = recorder
         self._ref = ref
         self._variables: dict[str, Ref] = {}
-        self._role: str | None = None
+        self._log: Entry | None = None  # the newest thing that was appended
+        self._open: tuple[_Block, ...] = ()  # the `with` blocks that it is inside of
         self._closed: str | None = None
         self._unnamed = 0
+
+    @property
+    def _role(self) -> str | None:
+        """The role of the message that is open, if one is."""
+        return next((block.role for block in self._open if isinstance(block, _Message)), None)
 
     # -- appending
     def __iadd__(self, item: object) -> State:
@@ -375,12 +410,14 @@ class State:
         self._check_open(at)
         if isinstance(item, str):
             self._ref = self._recorder.extend(self._ref, item, at)
+            self._log = Entry(self._log, "text", item)
         elif isinstance(item, GenExpr):
             where = item.at or at
             self._ref, text = self._recorder.gen(
                 self._ref, name := self._named(item.name, "gen"), item.params, where
             )
             self._variables[name] = text
+            self._log = Entry(self._log, "text", Made(text))
         elif isinstance(item, SelectExpr):
             where = item.at or at
             self._ref, text = self._recorder.select(
@@ -392,11 +429,13 @@ class State:
                 where,
             )
             self._variables[name] = text
+            self._log = Entry(self._log, "text", Made(text))
         elif isinstance(item, ScoreExpr):
             self._ref, value = self._recorder.score(
                 self._ref, name := self._named(item.name, "score"), item.text, item.at or at
             )
             self._variables[name] = value
+            self._log = Entry(self._log, "text", item.text)
         elif isinstance(item, RoleExpr):
             with _Message(self, item.role, item.at or at):
                 self._append(item.content, item.at or at)
@@ -432,6 +471,7 @@ class State:
 
     # -- variables
     def __getitem__(self, name: str) -> Any:
+        _known(name, "the name of a variable")
         if name not in self._variables:
             known = ", ".join(self._variables) or "none yet"
             raise UsageError(
@@ -441,18 +481,106 @@ class State:
 
     def get(self, name: str, default: object = None) -> Any:
         """The variable, or `default` where there is none of that name."""
+        _known(name, "the name of a variable")
         return self[name] if name in self._variables else default
 
+    def set(self, name: str, value: object) -> None:
+        """Give a variable a value: a text, a number, a list, or anything else.
+
+        Lists, tuples and dictionaries are copied, so that later changes of them do not show.
+        """
+        at = here()
+        self._check_open(at)
+        _known(name, "the name of a variable")
+        self._variables[_variable(name, at)] = Given(_copied(value, at))
+
     def __contains__(self, name: object) -> bool:
+        _known(name, "the name of a variable")
         return name in self._variables
+
+    def var(self, name: str) -> _Naming:
+        """A `with` block; the text appended inside becomes the variable `name`.
+
+        It is the text of the program and of the model, without the markup of messages.
+        """
+        at = here()
+        _known(name, "the name of a variable")
+        return _Naming(self, _variable(name, at), at)
 
     def _read(self, ref: Ref) -> Any:
         if isinstance(ref, list):
             return [self._read(item) for item in ref]
+        if isinstance(ref, Given):
+            return copied(ref.value)
         try:
+            if isinstance(ref, Row):
+                ref = self._recorder.row(ref.parts, here())
             return self._recorder.read(ref)
         except LmcError as error:
             raise error.at(here()) from None
+
+    # -- the whole prompt
+    def text(self) -> str:
+        """All text so far, the markup of the chat template included; waits for model calls."""
+        at = here()
+        text: str = self._read(self._recorder.text(self._ref, at))
+        return text
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The chat so far, as `[{"role": ..., "content": ...}, ...]`; waits for model calls.
+
+        A message that is still open is the last one, as far as it goes.
+
+        Raises:
+            UsageError: there is text outside of messages.
+        """
+        at = here()
+        found: list[tuple[str, list[str | Made]]] = []
+        inside = False
+        for entry in entries_since(None, self._log):
+            if entry.kind == "begin":
+                found.append((entry.held, []))
+                inside = True
+            elif entry.kind == "end":
+                inside = False
+            elif inside:
+                found[-1][1].append(entry.held)
+            elif type(entry.held) is not str or entry.held:
+                raise UsageError(
+                    "messages(): the prompt has text outside of its messages",
+                    at,
+                    hint="append it inside a message, or use text()",
+                )
+        return [{"role": role, "content": self._read(Row(tuple(parts)))} for role, parts in found]
+
+    def mark(self) -> Mark:
+        """This place in the prompt, to come back to with `reset`."""
+        self._check_open(here())
+        return Mark(self._recorder, self._ref, self._log, self._open)
+
+    def reset(self, mark: Mark) -> None:
+        """Go back to a place in the prompt: what was appended since is not in it any more.
+
+        Variables stay as they are: they name texts, and texts never change.
+
+        Raises:
+            UsageError: the mark was set inside another `with` block, or in another run.
+        """
+        at = here()
+        self._check_open(at)
+        if not isinstance(mark, Mark):
+            raise UsageError(
+                f"reset() takes what mark() gave, not {_shown(mark)}", at, hint="m = s.mark()"
+            )
+        if mark.recorder is not self._recorder:
+            raise UsageError("reset() to a mark of another run", at, hint="set a mark in this run")
+        if mark.open != self._open:
+            raise UsageError(
+                "reset() to a mark that was set inside or outside of this `with` block",
+                at,
+                hint="set marks and go back to them in the same block",
+            )
+        self._ref, self._log = mark.ref, mark.log
 
     # -- forks
     def fork(self, n: int = 1) -> Forks:
@@ -472,15 +600,24 @@ class State:
     def _copy(self, index: int = 0) -> State:
         copy = State(self._recorder, self._recorder.branch(self._ref, index))
         copy._variables = dict(self._variables)
-        copy._role = self._role
+        copy._log = self._log
+        copy._open = self._open
         copy._unnamed = self._unnamed
         return copy
+
+    def _new(self, at: Location | None) -> State:
+        """An empty prompt of its own in the same run."""
+        self._check_open(at)
+        return State(self._recorder, self._recorder.start(at))
 
     def __enter__(self) -> State:
         return self
 
     def __exit__(self, *_: object) -> None:
         return None
+
+    def __repr__(self) -> str:
+        return "<a prompt state>"
 
     # -- messages
     def system(self, content: object = None) -> _Message:
@@ -517,34 +654,92 @@ class State:
         )
 
 
-class _Message:
-    """A message of a chat, open inside its `with` block."""
+@dataclass(frozen=True, eq=False)
+class Mark:
+    """A place in a prompt, for `State.reset`."""
 
-    def __init__(self, state: State, role: str, at: Location | None) -> None:
+    recorder: Recorder
+    ref: Ref
+    log: Entry | None
+    open: tuple[_Block, ...]
+
+
+class _Block:
+    """A `with` block of a state."""
+
+    def __init__(self, state: State, at: Location | None) -> None:
         self._state = state
-        self._role = role
         self._at = at
 
     def __enter__(self) -> State:
-        state = self._state
-        state._check_open(self._at)
-        if state._role is not None:
-            raise UsageError(
-                f"a {self._role} message inside a {state._role} message",
-                self._at,
-                hint="end the first `with` block before the second begins",
-            )
-        state._ref = state._recorder.role(state._ref, self._role, "begin", self._at)
-        state._role = self._role
-        return state
+        self._state._check_open(self._at)
+        self._begin()
+        self._state._open = (*self._state._open, self)
+        return self._state
 
     def __exit__(
         self, kind: type[BaseException] | None, _: object, __: TracebackType | None
     ) -> None:
         state = self._state
-        state._role = None
+        state._open = tuple(block for block in state._open if block is not self)
         if kind is None or issubclass(kind, Exception):
-            state._ref = state._recorder.role(state._ref, self._role, "end", self._at)
+            self._end(failed=kind is not None)
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _end(self, *, failed: bool) -> None:
+        raise NotImplementedError
+
+
+class _Message(_Block):
+    """A message of a chat, open inside its `with` block."""
+
+    def __init__(self, state: State, role: str, at: Location | None) -> None:
+        super().__init__(state, at)
+        self.role = role
+
+    def _begin(self) -> None:
+        state = self._state
+        around = next((block for block in state._open if isinstance(block, _Message)), None)
+        if around is not None:
+            hint = "end the first `with` block before the second begins"
+            if around._state is not state:  # a branch, forked inside of the message
+                hint = f"fork after the {around.role} message has ended"
+            raise UsageError(
+                f"{_article(self.role)} message inside {_article(around.role)} message",
+                self._at,
+                hint=hint,
+            )
+        state._ref = state._recorder.role(state._ref, self.role, "begin", self._at)
+        state._log = Entry(state._log, "begin", self.role)
+
+    def _end(self, *, failed: bool) -> None:  # noqa: ARG002 - a message ends in any case
+        state = self._state
+        state._ref = state._recorder.role(state._ref, self.role, "end", self._at)
+        state._log = Entry(state._log, "end", self.role)
+
+
+class _Naming(_Block):
+    """Text that becomes a variable, open inside its `with` block."""
+
+    def __init__(self, state: State, name: str, at: Location | None) -> None:
+        super().__init__(state, at)
+        self._name = name
+        self._start: Entry | None = None
+
+    def _begin(self) -> None:
+        self._start = self._state._log
+
+    def _end(self, *, failed: bool) -> None:
+        if not failed:
+            entries = entries_since(self._start, self._state._log)
+            parts = tuple(entry.held for entry in entries if entry.kind == "text")
+            self._state._variables[self._name] = Row(parts)
+
+
+def _article(role: str) -> str:
+    return f"an {role}" if role[:1] in "aeio" else f"a {role}"
 
 
 class Forks(Sequence[State]):
@@ -604,7 +799,7 @@ class Forks(Sequence[State]):
         for branch in self._branches:
             branch._check_open(at)
             if branch._role is not None:
-                raise UsageError(f"join() inside a {branch._role} message of a branch", at)
+                raise UsageError(f"join() inside {_article(branch._role)} message of a branch", at)
         names = {
             name: None
             for branch in self._branches

@@ -19,8 +19,11 @@ from lmc.constraints.automaton import Automaton
 from lmc.errors import LmcError, Location, RunError
 from lmc.frontend.dsl import State
 from lmc.frontend.location import of_traceback
+from lmc.frontend.variables import Given, Made
+from lmc.frontend.variables import Row as TextRow
 from lmc.params import Constraint, GenParams
 from lmc.plan import (
+    Compute,
     Const,
     Extend,
     Gen,
@@ -33,6 +36,7 @@ from lmc.plan import (
     Score,
     Select,
     Start,
+    StateText,
 )
 
 __all__ = ["Known", "Row", "constraint_automaton", "run_eagerly"]
@@ -94,9 +98,7 @@ def run_eagerly(
         where: file and line of the function.
     """
     recorder = _EagerRecorder(row, known)
-    start = row.new_register()
-    row.emit(Start(into=start, at=where))
-    state = State(recorder, start)
+    state = State(recorder, recorder.start(where))
     try:
         value = function(state, **arguments)
         if inspect.isawaitable(value) or inspect.isgenerator(value):
@@ -126,6 +128,11 @@ class _EagerRecorder:
         self._row = row
         self._known = known
         self._calls = 0
+
+    def start(self, at: Location | None) -> Reg:
+        into = self._row.new_register()
+        self._row.emit(Start(into=into, at=at))
+        return into
 
     def extend(self, state: Reg, text: str, at: Location | None) -> Reg:
         if not text:
@@ -220,6 +227,17 @@ class _EagerRecorder:
         known = self._known[draw]
         return self._row.preset(known.state), self._row.preset(known.value, known.meta)
 
+    def row(self, parts: Sequence[str | Made], at: Location | None) -> Reg:
+        into = self._row.new_register()
+        args = tuple(part.ref if isinstance(part, Made) else Const(part) for part in parts)
+        self._row.emit(Compute(into=into, fn="text.concat", args=args, at=at))
+        return into
+
+    def text(self, state: Reg, at: Location | None) -> Reg:
+        into = self._row.new_register()
+        self._row.emit(StateText(into=into, state=state, at=at))
+        return into
+
     def read(self, ref: Reg) -> Any:
         return self._row.read(ref)
 
@@ -247,8 +265,12 @@ class _EagerRecorder:
         )
 
     def fail(self, state: State, error: LmcError) -> None:
-        names = [n for n, ref in state._variables.items() if isinstance(ref, Reg)]
-        self._row.fail(error, names, [state._variables[name] for name in names])
+        known = {
+            name: self._row.preset(ref.value) if isinstance(ref, Given) else ref
+            for name, ref in state._variables.items()
+            if isinstance(ref, (Reg, Given))
+        }
+        self._row.fail(error, tuple(known), tuple(known.values()))
 
     def _listed(self, ref: Any, at: Location | None) -> Operand:
         if isinstance(ref, list):
@@ -256,5 +278,9 @@ class _EagerRecorder:
             items = tuple(self._listed(item, at) for item in ref)
             self._row.emit(MakeList(into=into, items=items, at=at))
             return into
-        assert isinstance(ref, Reg), "a variable is a register or a list of them"
+        if isinstance(ref, Given):
+            return self._row.preset(ref.value)
+        if isinstance(ref, TextRow):
+            return self.row(ref.parts, at)
+        assert isinstance(ref, Reg), "all else is a register"
         return ref

@@ -8,6 +8,7 @@ in `lmc.textops` is recorded; every other use raises `NeedsValue`, and the trace
 from __future__ import annotations
 
 import collections.abc
+import contextvars
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, SupportsIndex
 
@@ -21,6 +22,8 @@ __all__ = [
     "Text",
     "TextList",
     "is_symbolic",
+    "not_while_tracing",
+    "tracing",
 ]
 
 
@@ -46,6 +49,17 @@ class Source(Protocol):
 
     def need(self, what: str) -> NoReturn:
         """End the graph here."""
+
+
+tracing: contextvars.ContextVar[Source | None] = contextvars.ContextVar("tracing", default=None)
+"""The trace that is being made, if one is."""
+
+
+def not_while_tracing() -> None:
+    """End the graph if a program that is traced runs another one: that waits for the run."""
+    source = tracing.get()
+    if source is not None:
+        source.need("another program is run inside of this one")
 
 
 class _Symbolic:

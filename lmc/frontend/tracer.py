@@ -32,11 +32,21 @@ from lmc.frontend.dsl import State
 from lmc.frontend.eager import constraint_automaton
 from lmc.frontend.location import here, in_library, is_library, of_frame, of_traceback, unwatched
 from lmc.frontend.rewrite import rewritten
-from lmc.frontend.symbolic import Bool, Float, Int, NeedsValue, Text, TextList, is_symbolic
+from lmc.frontend.symbolic import (
+    Bool,
+    Float,
+    Int,
+    NeedsValue,
+    Text,
+    TextList,
+    is_symbolic,
+    tracing,
+)
 from lmc.frontend.syntax import guards
+from lmc.frontend.variables import Given, Made, Row
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops.flow import If, Resume, Ret
-from lmc.ir.ops.lm import Extend, Gen, Role, Score, Select, Start
+from lmc.ir.ops.lm import Extend, Gen, Role, Score, Select, Start, StateText
 from lmc.ir.ops.text import MakeList, Pack, Pure
 from lmc.ir.types import BOOL, FLOAT, INT, TEXT, Type, list_of
 from lmc.params import GenParams
@@ -111,9 +121,8 @@ class _Tracer:
         source: Location | None,
     ) -> None:
         self._function = rewritten(function)
-        code = getattr(function, "__code__", None)
-        catches = bool(code and code.co_exceptiontable)
-        self._may_catch = catches and self._function is function  # and no guards tell where
+        # it catches exceptions, and no guards tell where
+        self._catches = self._function is function and _catches(function)
         self._name = name
         self._arguments = arguments
         self._source = source
@@ -154,7 +163,8 @@ class _Tracer:
         self._calls: list[tuple[Value, Value]] = []
         self._cut: _Cut | None = None
         self._ended = False
-        state = State(self, self._emit(Start(), self._source)[0])
+        self._may_catch = self._catches
+        state = State(self, self.start(self._source))
         given = unflatten(self._arguments, lambda n: Text(self, self._params[n]))
         try:
             with _watching(self):
@@ -328,7 +338,13 @@ class _Tracer:
     # ---------------------------------------------------------------------- the Recorder
 
     def prepare(self, function: Callable[..., object]) -> Callable[..., object]:
-        return rewritten(function)
+        prepared = rewritten(function)
+        if prepared is function and _catches(function):
+            self._may_catch = True
+        return prepared
+
+    def start(self, at: Location | None) -> Value:
+        return self._emit(Start(), at)[0]
 
     def extend(self, state: Value, text: str, at: Location | None) -> Value:
         part = self._operand(text)
@@ -372,6 +388,17 @@ class _Tracer:
         self._calls.append((after, result))
         return after, result
 
+    def row(self, parts: Sequence[str | Made], at: Location | None) -> Value:
+        operands = tuple(p.ref if isinstance(p, Made) else self._operand(p) for p in parts)
+        return self._apart(self._emit(Pure("text.concat", operands), at)[0], at)
+
+    def text(self, state: Value, at: Location | None) -> Value:
+        return self._emit(StateText(state), at)[0]
+
+    def _apart(self, operand: Operand, at: Location | None) -> Value:
+        """The same text as a value of its own, behind which no model call stands."""
+        return self._emit(Pure("text.copy", (operand,)), at)[0]
+
     def read(self, ref: Value) -> Any:
         if self._may_catch or guards.get():
             self.need("a variable is read inside `try`, which may catch the failure of its call")
@@ -391,7 +418,15 @@ class _Tracer:
         if isinstance(ref, list):
             items = tuple(self._listed(item, at) for item in ref)
             return self._emit(MakeList(items), at)[0]
-        assert isinstance(ref, Value), "a variable is a value or a list of them"
+        if isinstance(ref, Given):
+            if type(ref.value) is Text:
+                return self._apart(self._operand(ref.value), at)
+            if is_symbolic(ref.value):
+                return self._emit(Pack((self._operand(ref.value),), '{"$": 0}'), at)[0]
+            return self._packed(ref.value)
+        if isinstance(ref, Row):
+            return self.row(ref.parts, at)
+        assert isinstance(ref, Value), "all else is a value"
         return ref
 
     def _packed(self, value: object) -> Operand:
@@ -416,6 +451,12 @@ class _Tracer:
 
         template = json.dumps(walk(value))
         return self._emit(Pack(tuple(items), template), self._source)[0]
+
+
+def _catches(function: Callable[..., object]) -> bool:
+    """Whether a function may catch exceptions, as far as one can see."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return bool(code and code.co_exceptiontable)
 
 
 def _told(error: BaseException) -> str:
@@ -467,11 +508,13 @@ def _watching(tracer: _Tracer) -> Iterator[None]:
         return local
 
     before = sys.gettrace()
+    token = tracing.set(tracer)
     sys.settrace(enter)
     try:
         yield
     finally:
         sys.settrace(before)
+        tracing.reset(token)
 
 
 def _kind(frame: FrameType) -> str:

@@ -33,6 +33,7 @@ from lmc.ir.ops import (
     Score,
     Select,
     Start,
+    StateText,
 )
 from lmc.params import GenParams
 from lmc.textops import PURE
@@ -163,6 +164,8 @@ def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[A
             return _made(get(state), text), text
         case Score(state, text, _):
             return _made(get(state), get(text)), model.score(get(state), get(text))
+        case StateText(state):
+            return (re.sub(r"\\(.)|[«»]", r"\1", get(state), flags=re.DOTALL),)
         case Prefill(state):
             return (get(state),)
         case Release():

@@ -88,6 +88,10 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
     submit(executor, row, request, done, on_text)
 
 
+def _text(executor: Executor, row: Row, instr: p.StateText) -> None:
+    executor.set(row, instr.into.index, row.regs[instr.state.index].text)
+
+
 def _prefill(executor: Executor, row: Row, instr: p.Prefill) -> None:
     state: Context = row.regs[instr.state.index]
     executor.set(row, instr.into.index, state)
@@ -196,6 +200,7 @@ HANDLERS: dict[str, Callable[..., None]] = {
     "gen": _gen,
     "select": select,
     "score": score,
+    "text": _text,
     "prefill": _prefill,
     "read": _read,
     "release": _release,

@@ -22,6 +22,7 @@ from lmc.ir.ops import (
     Score,
     Select,
     Start,
+    StateText,
 )
 from lmc.ir.types import BOOL, FLOAT, INT, STATE, TEXT, parse_type
 from lmc.params import GenParams
@@ -56,6 +57,7 @@ literals: dict[Type, st.SearchStrategy[Any]] = {
 
 KINDS = [  # of nodes; listed more often, drawn more often
     *("start", "extend", "extend", "extend", "role", "gen", "gen", "select", "score", "prefill"),
+    "text",
     *("release", "pure", "pure", "pure", "list", "pack"),
 ]
 
@@ -145,6 +147,8 @@ class _Maker:
                 assert text is not None
                 calls.append(add(Score(state, text, self.draw(self.hints))))
                 made_calls += 1
+            elif kind == "text":
+                add(StateText(state))
             elif kind == "prefill":
                 add(Prefill(state))
             elif kind == "release" and len(alive) > 1:

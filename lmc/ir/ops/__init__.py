@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lmc.ir.core import Op
 from lmc.ir.ops.flow import If, Resume, Ret
-from lmc.ir.ops.lm import Extend, Gen, Prefill, Release, Role, Score, Select, Start
+from lmc.ir.ops.lm import Extend, Gen, Prefill, Release, Role, Score, Select, Start, StateText
 from lmc.ir.ops.text import PARTIAL, MakeList, Pack, Pure
 from lmc.textops import PURE
 
@@ -26,13 +26,14 @@ __all__ = [
     "Score",
     "Select",
     "Start",
+    "StateText",
     "op_class",
     "op_names",
 ]
 
 OPS: tuple[type[Op], ...] = (
-    Start, Extend, Role, Gen, Select, Score, Prefill, Release, Pure, MakeList, Pack, If,
-    Resume, Ret,
+    Start, Extend, Role, Gen, Select, Score, StateText, Prefill, Release, Pure, MakeList, Pack,
+    If, Resume, Ret,
 )  # fmt: skip
 
 MODEL_CALLS = (Gen, Select, Score)

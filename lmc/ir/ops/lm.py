@@ -11,7 +11,9 @@ from lmc.ir.core import Effect, Op, Operand, Value, check_type
 from lmc.ir.types import FLOAT, STATE, TEXT, Type
 from lmc.params import SELECT_METHODS, GenParams, check_choosing
 
-__all__ = ["EDGES", "Extend", "Gen", "Prefill", "Release", "Role", "Score", "Select", "Start"]
+__all__ = [
+    "EDGES", "Extend", "Gen", "Prefill", "Release", "Role", "Score", "Select", "Start", "StateText",
+]  # fmt: skip
 
 EDGES = ("begin", "end")
 
@@ -178,6 +180,23 @@ class Score(Op):
     def verify(self) -> None:
         check_type(self, "the state", self.state, STATE)
         check_type(self, "the text", self.text, TEXT)
+
+
+@dataclass(frozen=True)
+class StateText(Op):
+    """All text of a state, the markup of the chat template included.
+
+    %text = lm.text %s0
+    """
+
+    op: ClassVar[str] = "lm.text"
+    state: Value
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (TEXT,)
+
+    def verify(self) -> None:
+        check_type(self, "the state", self.state, STATE)
 
 
 @dataclass(frozen=True)
