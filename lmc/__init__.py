@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lmc.api import Program, compile, jit, load, use
     from lmc.driver import Options
     from lmc.engine import Engine
-    from lmc.frontend.dsl import assistant, gen, score, select, system, user
+    from lmc.frontend.dsl import assistant, gen, score, select, system, template, user
     from lmc.result import Result
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "score",
     "select",
     "system",
+    "template",
     "use",
     "user",
 ]  # fmt: skip
@@ -63,6 +64,7 @@ _WHERE = {
     "score": "lmc.frontend.dsl",
     "select": "lmc.frontend.dsl",
     "system": "lmc.frontend.dsl",
+    "template": "lmc.frontend.dsl",
     "use": "lmc.runnable",
     "user": "lmc.frontend.dsl",
 }

@@ -32,6 +32,7 @@ __all__ = [
     "If",
     "Instr",
     "MakeList",
+    "Match",
     "Operand",
     "Pack",
     "Param",
@@ -146,6 +147,29 @@ class Gen(Instr):
     draw: int
     constraint: int | None = None
     stops: tuple[int, ...] = ()
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match(Instr):
+    """A model call that fills a template: each gen is followed by its text.
+
+    Gives the longer state, the whole text, and what each gen wrote. `constraints` index
+    `Plan.constraints`, one a gen. With `heal`, the last tokens of the text before it may be cut
+    otherwise. For `draw` see `Gen`.
+    """
+
+    op: ClassVar[str] = "match"
+    into: Reg
+    into_text: Reg
+    into_texts: tuple[Reg, ...]
+    state: Reg
+    texts: tuple[Operand, ...]
+    names: tuple[str, ...]
+    gens: tuple[GenParams, ...]
+    constraints: tuple[int, ...]
+    heal: bool
+    draw: int
     priority: int = 0
 
 
@@ -357,6 +381,7 @@ _INSTRS: dict[str, type[Instr]] = {
         Extend,
         Role,
         Gen,
+        Match,
         Select,
         Score,
         StateText,

@@ -183,6 +183,20 @@ def _gen(place: _Place, instr: p.Gen) -> tuple[str, ...]:
     return (_STATE, _TEXT)
 
 
+def _match(place: _Place, instr: p.Match) -> tuple[str, ...]:
+    place.need("the state", instr.state, _STATE)
+    _check_draw(place, instr)
+    per_gen = (instr.gens, instr.names, instr.texts, instr.constraints, instr.into_texts)
+    if not instr.gens or len({len(held) for held in per_gen}) != 1:
+        raise place.broken("needs a name, a text, a constraint and a result for each of its gens")
+    for nth, text in enumerate(instr.texts, 1):
+        place.need(f"text {nth}", text, _TEXT)
+    for index in instr.constraints:
+        if not 0 <= index < place.automata:
+            raise place.broken(f"there is no constraint {index}, there are {place.automata}")
+    return (_STATE, _TEXT, *(_TEXT for _ in instr.gens))
+
+
 def _select(place: _Place, instr: p.Select) -> tuple[str, ...]:
     place.need("the state", instr.state, _STATE)
     _check_draw(place, instr)
@@ -200,7 +214,7 @@ def _score(place: _Place, instr: p.Score) -> tuple[str, ...]:
     return (_STATE, _FLOAT)
 
 
-def _check_draw(place: _Place, instr: p.Gen | p.Select) -> None:
+def _check_draw(place: _Place, instr: p.Gen | p.Match | p.Select) -> None:
     if instr.draw < 0:
         raise place.broken(f"draw is {instr.draw}, must be 0 or more")
 
@@ -287,6 +301,7 @@ _RULES: dict[type[p.Instr], Callable[..., tuple[str, ...]]] = {
     p.Extend: _extend,
     p.Role: _role,
     p.Gen: _gen,
+    p.Match: _match,
     p.Select: _select,
     p.Score: _score,
     p.StateText: _text,

@@ -32,6 +32,15 @@ class Gen:
 
 
 @dataclass(frozen=True)
+class Template:
+    """Words, the argument and constrained gens in one expression."""
+
+    parts: tuple[Any, ...]
+    temperature: float
+    jump_forward: bool
+
+
+@dataclass(frozen=True)
 class Select:
     name: str
     choices: tuple[str, ...]
@@ -138,10 +147,32 @@ _gen_options = st.tuples(_options, _constraints).map(
     lambda pair: tuple(sorted((pair[0] | pair[1]).items()))
 )
 
+TEMPLATE_GENS: tuple[tuple[tuple[str, Any], ...], ...] = (
+    (("regex", r"[a-z ]{1,9}"), ("max_tokens", 4)),
+    (("regex", r"[0-9]*"),),
+    (("regex", r"(yes|no|yesno)?"),),
+    (("choices", ["yes", "no", "ye"]),),
+    (("regex", r"[^\n]{0,5}"), ("max_tokens", 2)),
+    (("max_tokens", 3),),
+    (("regex", r"[a-z]+"), ("stop", ["e"]), ("max_tokens", 3)),
+)
+
 _leaves = st.one_of(
     st.builds(Say, _words),
     st.builds(Argument, st.sampled_from(["plain", "upper", "f-string", "slice"])),
     st.builds(Gen, _names, _gen_options),
+    st.builds(
+        Template,
+        st.lists(
+            _words
+            | st.just(Argument("plain"))
+            | st.builds(Gen, _names, st.sampled_from(TEMPLATE_GENS)),
+            min_size=2,
+            max_size=5,
+        ).map(tuple),
+        st.sampled_from([0.0, 0.9]),
+        st.booleans(),
+    ),
     st.builds(
         Select,
         _names,
@@ -232,6 +263,17 @@ def _form(form: str, x: str) -> str:
 
 def _gen(s: State, step: Gen, x: str) -> bool:
     s += lmc.gen(step.name, **dict(step.options))
+    return False
+
+
+def _template(s: State, step: Template, x: str) -> bool:
+    def part(given: Any) -> Any:
+        if isinstance(given, Gen):
+            options = dict(given.options, temperature=step.temperature)
+            return lmc.gen(given.name, **options, jump_forward=step.jump_forward)
+        return x if isinstance(given, Argument) else given
+
+    s += lmc.template(*map(part, step.parts))
     return False
 
 
@@ -338,6 +380,7 @@ _STEPS: dict[type, Callable[..., bool]] = {
     Say: _say,
     Argument: _argument,
     Gen: _gen,
+    Template: _template,
     Select: _select,
     Score: _score,
     Mention: _mention,

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from lmc.api import Program
 from lmc.errors import Location, UsageError
@@ -254,6 +254,21 @@ class _Run:
 
     def branch(self, state: Any, index: int) -> Any:
         return state
+
+    def joins(self, params: GenParams, at: Location | None) -> bool:
+        del params, at
+        return False  # it has no constraints, so no templates either
+
+    def match(
+        self,
+        state: Any,
+        gens: Sequence[tuple[str, GenParams]],
+        texts: Sequence[str],
+        heal: bool,
+        at: Location | None,
+    ) -> NoReturn:
+        del state, gens, texts, heal
+        raise UsageError("the peer fills no templates", at)
 
     def read(self, ref: _Lazy) -> Any:
         return ref.value

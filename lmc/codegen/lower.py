@@ -142,6 +142,24 @@ def _gen(low: _Lowering, op: lm.Gen, results: Results, at: At) -> p.Instr:
     )
 
 
+def _match(low: _Lowering, op: lm.Match, results: Results, at: At) -> p.Instr:
+    constraints = [gen.constraint for gen in op.gens]
+    return p.Match(
+        into=low.define(results[0]),
+        into_text=low.define(results[1]),
+        into_texts=tuple(map(low.define, results[2:])),
+        state=low.state(op.state),
+        texts=low.operands(op.texts),
+        names=op.names,
+        gens=op.gens,
+        constraints=tuple(low.constraint(c, at) for c in constraints if c is not None),
+        heal=op.heal,
+        draw=op.draw,
+        priority=low.priority(),
+        at=at,
+    )
+
+
 def _select(low: _Lowering, op: lm.Select, results: Results, at: At) -> p.Instr:
     return p.Select(
         into=low.define(results[0]),
@@ -226,6 +244,7 @@ _RULES: dict[type[Op], Callable[..., p.Instr]] = {
     lm.Extend: _extend,
     lm.Role: _role,
     lm.Gen: _gen,
+    lm.Match: _match,
     lm.Select: _select,
     lm.Score: _score,
     lm.StateText: _text,

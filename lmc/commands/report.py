@@ -12,13 +12,14 @@ from lmc.constraints.compressed import Compressed, compressed
 from lmc.constraints.description import fixed_in
 from lmc.driver import Compiled
 from lmc.errors import ConstraintError, Location
-from lmc.ir.analysis import calls_on_ways, cost, definitions
+from lmc.ir.analysis import calls_on_ways, cost, definitions, gens
 from lmc.ir.core import Program, Value
-from lmc.ir.ops import MODEL_CALLS, Gen, Prefill, Resume
+from lmc.ir.ops import MODEL_CALLS, Prefill, Resume
 from lmc.ir.types import STATE
 from lmc.params import Constraint
 from lmc.plan import Block, If
 from lmc.plan import Gen as GenInstr
+from lmc.plan import Match as MatchInstr
 
 __all__ = ["Shape", "advice", "constraint_views", "report_of", "shared_prompts"]
 
@@ -135,23 +136,23 @@ def shared_prompts(program: Program) -> list[dict[str, Any]]:
 def _constraints(compiled: Compiled) -> list[dict[str, Any]]:
     """The constraints of the program, each with the gens that share it."""
     sources = {
-        (node.at, node.op.name): node.op.params.constraint
+        (node.at, name): params.constraint
         for node in compiled.program.walk()
-        if isinstance(node.op, Gen)
+        for name, params in gens(node.op)
     }
     found: list[dict[str, Any]] = []
     for index, data in enumerate(compiled.plan.constraints):
-        users = [g for g in _gens(compiled.plan.body) if g.constraint == index]
+        users = [(name, at) for name, at, held in _gens(compiled.plan.body) if held == index]
         if not users:  # the automaton of a stop_regex
             continue
-        given = next(filter(None, (sources.get((g.at, g.name)) for g in users)), None)
+        given = next(filter(None, (sources.get((at, name)) for name, at in users)), None)
         found.append(
             {
                 "kind": given.kind if given else "",
                 "source": given.source if given else "",
                 "options": given.options if given else {},
                 **_measured(load(data)),
-                "gens": [{"name": g.name, "at": _place(g.at)} for g in users],
+                "gens": [{"name": name, "at": _place(at)} for name, at in users],
             }
         )
     return found
@@ -161,12 +162,13 @@ def constraint_views(program: Program, most_edges: int) -> dict[Constraint, Comp
     """What can be drawn of the automata of a program's gens, in the order of these."""
     found: dict[Constraint, Compressed] = {}
     for node in program.walk():
-        held = node.op.params.constraint if isinstance(node.op, Gen) else None
-        if held is not None and held not in found:
-            automaton = automaton_of(held.kind, held.source, **held.options)
-            # a grammar for llguidance has no automaton
-            with contextlib.suppress(ConstraintError):
-                found[held] = compressed(automaton.machine, most_edges)
+        for _, params in gens(node.op):
+            held = params.constraint
+            if held is not None and held not in found:
+                automaton = automaton_of(held.kind, held.source, **held.options)
+                # a grammar for llguidance has no automaton
+                with contextlib.suppress(ConstraintError):
+                    found[held] = compressed(automaton.machine, most_edges)
     return found
 
 
@@ -202,11 +204,15 @@ def _states(automaton: Automaton) -> int | None:
     return len(met)
 
 
-def _gens(block: Block) -> list[GenInstr]:
-    found: list[GenInstr] = []
+def _gens(block: Block) -> list[tuple[str, Location | None, int | None]]:
+    """Name, place and index of the constraint of all gens of a plan."""
+    found: list[tuple[str, Location | None, int | None]] = []
     for instr in block.instrs:
         if isinstance(instr, GenInstr):
-            found.append(instr)
+            found.append((instr.name, instr.at, instr.constraint))
+        elif isinstance(instr, MatchInstr):
+            pairs = zip(instr.names, instr.constraints, strict=True)
+            found += [(name, instr.at, index) for name, index in pairs]
         elif isinstance(instr, If):
             found += [*_gens(instr.then), *_gens(instr.orelse)]
     return found

@@ -11,6 +11,7 @@ import json
 import random
 import threading
 import weakref
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,11 @@ class Automaton:
 
     def __add__(self, other: Automaton) -> Automaton:
         return Automaton(ex.Seq((self._closed, other._closed)))
+
+    @staticmethod
+    def sequence(parts: Sequence[Automaton]) -> Automaton:
+        """Texts of all parts, one after the other."""
+        return Automaton(ex.Seq(tuple(part._closed for part in parts)))
 
     def star(self) -> Automaton:
         """Any number of texts of this set, one after the other."""

@@ -22,7 +22,9 @@ from lmc.constraints.alphabet import bits
 from lmc.constraints.machine import DEAD, Machine
 from lmc.constraints.vocabulary import Trie, Vocabulary
 
-__all__ = ["Forced", "Path", "forced_text", "forced_tokens", "last", "settled"]
+__all__ = [
+    "Forced", "Path", "find_node", "forced_text", "forced_tokens", "last", "runs_over", "settled",
+]  # fmt: skip
 
 _LONGEST = 2048  # characters that are looked ahead at most
 _TRIED = 48  # tokens over the end of the forced text that are tried at one boundary
@@ -151,7 +153,7 @@ def _kept_beside(
     The tokenizer may cut at `cut` only if it cuts so where such a token stands at the end. Then
     what is before it is cut as if it stood alone.
     """
-    node = _find(vocabulary.trie, data[cut:])
+    node = find_node(vocabulary.trie, data[cut:])
     if node is None:
         return kept
     try:
@@ -160,7 +162,7 @@ def _kept_beside(
         stay = 0  # the cut is inside a character, and the tokenizer cannot be asked
     if stay >= kept:
         return kept
-    candidates = _beyond(machine, vocabulary.trie, node, end)
+    candidates = runs_over(machine, vocabulary.trie, node, end)
     for longer, after in itertools.islice(candidates, _TRIED):
         whole = data + longer + _rest_of_character(machine, after)
         cut_so = vocabulary.encode(whole.decode())
@@ -195,8 +197,8 @@ def _tokens_up_to(vocabulary: Vocabulary, tokens: list[int], cut: int) -> int | 
     return None
 
 
-def _find(trie: Trie, text: bytes) -> int | None:
-    """The node of a beginning that goes on, or None."""
+def find_node(trie: Trie, text: bytes) -> int | None:
+    """The node of a beginning of tokens that goes on, or None."""
     at, stop = 0, len(trie)
     node = -1
     for byte in text:
@@ -209,7 +211,7 @@ def _find(trie: Trie, text: bytes) -> int | None:
     return node if at < stop else None
 
 
-def _beyond(machine: Machine, trie: Trie, node: int, place: int) -> Iterator[tuple[bytes, int]]:
+def runs_over(machine: Machine, trie: Trie, node: int, place: int) -> Iterator[tuple[bytes, int]]:
     """What tokens that go on from `node` add, if it may follow at `place`, and the place then."""
     start = int(trie.depth[node])
     places = [place]

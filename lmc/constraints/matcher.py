@@ -98,6 +98,10 @@ class TokenMatcher:
         """
         return [] if self._ended else list(self._table.forced(self._place, self._path))
 
+    def remaining(self) -> str | None:
+        """The only text that can follow, if nothing can come after it; None if there are more."""
+        return "" if self._ended else self._table.remaining(self._place)
+
     def is_complete(self) -> bool:
         """Whether the text so far matches: an end token is allowed."""
         return self._ended or self._table.machine.accepts(self._place)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmc.constraints.closing import Closer
-from lmc.constraints.forcing import Forced, Path, forced_tokens, last, settled
+from lmc.constraints.forcing import Forced, Path, forced_text, forced_tokens, last, settled
 from lmc.constraints.machine import DEAD, Machine
 from lmc.constraints.spelling_out import Speller, spells_all
 from lmc.constraints.walking import walk
@@ -47,6 +47,7 @@ class TokenTable:
         self._held: dict[int, MaskArray] = {}
         self._steps: dict[tuple[int, int], int] = {}
         self._forced: dict[int, Forced] = {}
+        self._remaining: dict[int, str | None] = {}
         self._forced_after: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
         whole = spells_all(machine, vocabulary)
         self.speller = None if whole else Speller(self.machine, vocabulary)
@@ -115,6 +116,15 @@ class TokenTable:
             _make_room(self._forced_after)
             after = self._forced_after[key] = settled(self.vocabulary, found, path)
         return after
+
+    def remaining(self, place: int) -> str | None:
+        """The only text that can follow, if the constraint ends with it; else None."""
+        if place not in self._remaining:
+            text, end = forced_text(self.machine, place)
+            ends = not end % self.machine.nodes and self.machine.is_final(end)
+            _make_room(self._remaining)
+            self._remaining[place] = text if ends else None
+        return self._remaining[place]
 
 
 def _make_room(kept: dict[Any, Any]) -> None:

@@ -6,7 +6,9 @@ It says what happens to a `Recorder`; the tracer and the eager runner are the tw
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,12 +17,13 @@ from typing import Any, NoReturn, Protocol
 from lmc.errors import LmcError, Location, UsageError
 from lmc.frontend.location import here, unwatched
 from lmc.frontend.symbolic import is_symbolic
+from lmc.frontend.templates import Run, runs
 from lmc.frontend.variables import Entry, Given, Made, Row, copied, entries_since
 from lmc.params import GenParams, check_choosing
 
 __all__ = [
     "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "ScoreExpr", "SelectExpr", "State",
-    "assistant", "gen", "score", "select", "system", "user",
+    "assistant", "gen", "score", "select", "system", "template", "user",
 ]  # fmt: skip
 
 Ref = Any
@@ -57,6 +60,23 @@ class Recorder(Protocol):
 
     def text(self, state: Ref, at: Location | None) -> Ref:
         """All text of a prompt, markup of the chat template included."""
+
+    def match(
+        self,
+        state: Ref,
+        gens: Sequence[tuple[str, GenParams]],
+        texts: Sequence[str],
+        heal: bool,
+        at: Location | None,
+    ) -> tuple[Ref, Ref, Sequence[Ref]]:
+        """Fill a template: each gen is followed by its text; see `lmc.ir.ops.lm.Match`.
+
+        Returns:
+            the state, the whole text, and what each gen wrote.
+        """
+
+    def joins(self, params: GenParams, at: Location | None) -> bool:
+        """Whether the constraint of a gen can be a part of a template."""
 
     def read(self, ref: Ref) -> Any: ...
 
@@ -300,6 +320,23 @@ def assistant(content: object) -> RoleExpr:
     return RoleExpr("assistant", content, here())
 
 
+def template(*parts: object) -> Concat:
+    """Texts and primitives in a row, as `+` puts them: constrained gens are matched as one.
+
+    Texts, and gens with a constraint, are one template: their text is matched by one automaton, so
+    that a gen ends where the model prefers the text behind it, and tokens may run over the seams.
+    """
+    items = tuple(item for part in parts for item in _items(part))
+    for item in items:
+        if not isinstance(item, (str, Appendable)):
+            raise UsageError(
+                f"{_shown(item)} cannot be a part of a template",
+                here(),
+                hint="give texts, gen(), select() and messages; write numbers as f-strings",
+            )
+    return Concat(items)
+
+
 def _schema_text(schema: object) -> str | None:
     """A JSON schema as JSON text; the order of its properties is kept.
 
@@ -453,15 +490,27 @@ class State:
             )
 
     def _append_row(self, row: Concat, at: Location | None) -> None:
-        for item in row.items[:-1]:
-            if isinstance(item, GenExpr) and item.params.constraint is not None:
-                raise UsageError(
-                    "a constrained gen() inside `+` would be joined with what follows",
-                    item.at or at,
-                    hint="append it in a statement of its own",
-                )
-        for item in row.items:
-            self._append(item, at)
+        def params_of(item: object) -> GenParams | None:
+            return item.params if isinstance(item, GenExpr) else None
+
+        for run in runs(row.items, params_of, lambda params: self._recorder.joins(params, at)):
+            for text in run.before:
+                self._append(text, at)
+            if run.is_template:
+                self._match(run, at)
+            else:
+                for gen in run.gens:
+                    self._append(gen, at)
+                if run.other is not None:
+                    self._append(run.other, at)
+
+    def _match(self, run: Run, at: Location | None) -> None:
+        gens = [(self._named(gen.name, "gen"), gen.params) for gen in run.gens]
+        texts = [functools.reduce(operator.add, parts) if parts else "" for parts in run.behind]
+        heal = bool(run.before)
+        self._ref, whole, made = self._recorder.match(self._ref, gens, texts, heal, at)
+        self._variables.update((name, text) for (name, _), text in zip(gens, made, strict=True))
+        self._log = Entry(self._log, "text", Made(whole))
 
     def _named(self, name: str | None, kind: str) -> str:
         if name is not None:

@@ -29,6 +29,7 @@ from lmc.plan import (
     Gen,
     Instr,
     MakeList,
+    Match,
     Operand,
     Reg,
     Ret,
@@ -39,7 +40,7 @@ from lmc.plan import (
     StateText,
 )
 
-__all__ = ["Known", "Row", "constraint_automaton", "run_eagerly"]
+__all__ = ["Known", "Row", "constraint_automaton", "joins", "run_eagerly"]
 
 
 class Row(Protocol):
@@ -79,6 +80,18 @@ class Known(Protocol):
 def constraint_automaton(constraint: Constraint) -> Automaton:
     """The automaton of a constraint, made once."""
     return automaton_of(constraint.kind, constraint.source, **constraint.options)
+
+
+def joins(params: GenParams, at: Location | None) -> bool:
+    """Whether the constraint of a gen can be a part of a template.
+
+    A record of keys or a parser of its own cannot be followed by another automaton.
+    """
+    assert params.constraint is not None, "asked for gens with constraints"
+    try:
+        return type(constraint_automaton(params.constraint)) is Automaton
+    except LmcError as error:
+        raise error.at(at) from None
 
 
 def run_eagerly(
@@ -150,10 +163,8 @@ class _EagerRecorder:
         draw, self._calls = self._calls, self._calls + 1
         if draw < len(self._known):
             return self._recall(draw)
-        constraint = None
+        constraint = self._constraint(params, at)
         try:
-            if params.constraint is not None:
-                constraint = self._row.constraint(constraint_automaton(params.constraint))
             stops = tuple(
                 self._row.constraint(constraint_automaton(stop)) for stop in params.stop_constraints
             )
@@ -175,6 +186,51 @@ class _EagerRecorder:
             )
         )
         return into, text
+
+    def _constraint(self, params: GenParams, at: Location | None) -> int | None:
+        if params.constraint is None:
+            return None
+        try:
+            return self._row.constraint(constraint_automaton(params.constraint))
+        except LmcError as error:
+            raise error.at(at) from None
+
+    def match(
+        self,
+        state: Reg,
+        gens: Sequence[tuple[str, GenParams]],
+        texts: Sequence[str],
+        heal: bool,
+        at: Location | None,
+    ) -> tuple[Reg, Reg, Sequence[Reg]]:
+        draw, self._calls = self._calls, self._calls + 1
+        if draw < len(self._known):
+            after, whole = self._recall(draw)
+            parts = self._known[draw].meta.parts
+            return after, whole, [self._row.preset(part.text, part.meta) for part in parts]
+        into, whole = self._row.new_register(), self._row.new_register()
+        made = tuple(self._row.new_register() for _ in gens)
+        constraints = [self._constraint(params, at) for _, params in gens]
+        self._row.emit(
+            Match(
+                into=into,
+                into_text=whole,
+                into_texts=made,
+                state=state,
+                texts=tuple(Const(str(text)) for text in texts),
+                names=tuple(name for name, _ in gens),
+                gens=tuple(params for _, params in gens),
+                constraints=tuple(c for c in constraints if c is not None),
+                heal=heal,
+                draw=draw,
+                priority=draw,
+                at=at,
+            )
+        )
+        return into, whole, made
+
+    def joins(self, params: GenParams, at: Location | None) -> bool:
+        return joins(params, at)
 
     def select(
         self,

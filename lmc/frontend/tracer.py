@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 from lmc.errors import LmcError, Location, TraceError
 from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
-from lmc.frontend.eager import constraint_automaton
+from lmc.frontend.eager import constraint_automaton, joins
 from lmc.frontend.location import here, in_library, is_library, of_frame, of_traceback, unwatched
 from lmc.frontend.rewrite import rewritten
 from lmc.frontend.symbolic import (
@@ -46,7 +46,7 @@ from lmc.frontend.syntax import guards
 from lmc.frontend.variables import Given, Made, Row
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops.flow import If, Resume, Ret
-from lmc.ir.ops.lm import Extend, Gen, Role, Score, Select, Start, StateText
+from lmc.ir.ops.lm import Extend, Gen, Match, Role, Score, Select, Start, StateText
 from lmc.ir.ops.text import MakeList, Pack, Pure
 from lmc.ir.types import BOOL, FLOAT, INT, TEXT, Type, list_of
 from lmc.params import GenParams
@@ -382,6 +382,25 @@ class _Tracer:
 
     def score(self, state: Value, name: str, text: str, at: Location | None) -> tuple[Value, Value]:
         return self._call(Score(state, self._operand(text), name), at)
+
+    def match(
+        self,
+        state: Value,
+        gens: Sequence[tuple[str, GenParams]],
+        texts: Sequence[str],
+        heal: bool,
+        at: Location | None,
+    ) -> tuple[Value, Value, Sequence[Value]]:
+        operands = tuple(map(self._operand, texts))
+        names, params = (tuple(held) for held in zip(*gens, strict=True))
+        op = Match(state, operands, names, params, heal, len(self._calls))
+        after, whole, *made = self._emit(op, at)
+        self._calls.append((after, whole))
+        return after, whole, made
+
+    def joins(self, params: GenParams, at: Location | None) -> bool:
+        with unwatched():
+            return joins(params, at)
 
     def _call(self, op: Op, at: Location | None) -> tuple[Value, Value]:
         after, result = self._emit(op, at)

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lmc.ir.core import Const, Node, Program, Region, Value
-from lmc.ir.ops import MODEL_CALLS, Extend, Gen, If, Prefill, Release, Role
+from lmc.ir.core import Const, Node, Op, Program, Region, Value
+from lmc.ir.ops import MODEL_CALLS, Extend, Gen, If, Match, Prefill, Release, Role
 from lmc.ir.types import STATE
+from lmc.params import GenParams
 
-__all__ = ["Cost", "calls_on_ways", "cost", "definitions", "released", "state_tree", "uses"]
+__all__ = [
+    "Cost", "calls_on_ways", "cost", "definitions", "gens", "released", "state_tree", "uses",
+]  # fmt: skip
 
 
 def definitions(program: Program) -> dict[Value, Node]:
@@ -107,6 +110,17 @@ def cost(program: Program) -> Cost:
     )
 
 
+def gens(op: Op) -> tuple[tuple[str, GenParams], ...]:
+    """The gens of an op, each with its name: of a template there may be several."""
+    match op:
+        case Gen():
+            return ((op.name, op.params),)
+        case Match():
+            return tuple(zip(op.names, op.gens, strict=True))
+        case _:
+            return ()
+
+
 def _bounds(numbers: list[int]) -> tuple[int, int]:
     return min(numbers), max(numbers)
 
@@ -124,7 +138,7 @@ def _ways(region: Region, lengths: Mapping[Value, int], way: _Way) -> list[_Way]
             way = _Way(way.calls, way.tokens, way.known + own, way.repeated)
             lengths[node.results[0]] = before + own
         elif isinstance(op, MODEL_CALLS):
-            tokens = op.params.max_tokens if isinstance(op, Gen) else 0
+            tokens = sum(params.max_tokens for _, params in gens(op))
             way = _Way(way.calls + 1, way.tokens + tokens, way.known, way.repeated + before)
             lengths[node.results[0]] = before
         elif isinstance(op, (Role, Prefill)):

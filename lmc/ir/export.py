@@ -127,7 +127,7 @@ def _dot_automata(picture: Picture, automata: Mapping[Constraint, Compressed]) -
         yield from dot_lines(view, f"c{number}s", "    ")
         yield "  }"
         for box in picture.boxes():
-            if box.constraint == constraint:
+            if constraint in box.constraints:
                 yield f"  {box.id} -> c{number}s0 [style=dotted, arrowhead=none];"
 
 

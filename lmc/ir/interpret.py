@@ -23,6 +23,7 @@ from lmc.ir.ops import (
     Gen,
     If,
     MakeList,
+    Match,
     Pack,
     Prefill,
     Pure,
@@ -157,6 +158,14 @@ def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[A
         case Gen(state, _, params, draw):
             text = model.gen(get(state), params, 0 if params.greedy else draw)
             return _made(get(state), text), text
+        case Match(state, texts, _, gens, heal, draw):
+            said: list[str] = []
+            whole = ""
+            for nth, (params, behind) in enumerate(zip(gens, texts, strict=True)):
+                place = f"{get(state)}⟦match {heal} {nth} {get(behind)}⟧{whole}"
+                said.append(model.gen(place, params, 0 if params.greedy else draw))
+                whole += said[-1] + get(behind)
+            return _made(get(state), whole), whole, *said
         case Select(state, choices, _, method, temperature, draw):
             options = [get(choice) for choice in choices]
             draw = draw if temperature else 0

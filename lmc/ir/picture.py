@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from lmc.ir.analysis import gens
 from lmc.ir.core import Program, Region, Value
-from lmc.ir.ops import Gen, If
+from lmc.ir.ops import If
 from lmc.ir.printer import name_values, printed_lines
 from lmc.ir.types import STATE
 from lmc.params import Constraint
@@ -25,13 +26,13 @@ class Box:
 
     Attributes:
         op: its mnemonic; `param` for parameters.
-        constraint: what a gen is held to.
+        constraints: what its gens are held to.
     """
 
     id: str
     label: str
     op: str
-    constraint: Constraint | None = None
+    constraints: tuple[Constraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class _Drawing:
             line = self.lines[id(node)].strip().removesuffix(" {")
             if len(line) > LONGEST_LABEL:
                 line = line[: LONGEST_LABEL - 1] + "…"
-            held = node.op.params.constraint if isinstance(node.op, Gen) else None
+            held = tuple(p.constraint for _, p in gens(node.op) if p.constraint is not None)
             boxes.append(Box(box_id, line, node.op.mnemonic, held))
             for value in dict.fromkeys(node.op.value_operands()):
                 kind: ArrowKind = "state" if value.type == STATE else "data"

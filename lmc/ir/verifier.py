@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lmc.errors import IRError, Location, VerifyError
 from lmc.ir.core import Node, Program, Region, Value
-from lmc.ir.ops import Gen, Release, Select
+from lmc.ir.ops import Gen, Match, Release, Select
 from lmc.ir.printer import Line, printed_lines
 
 __all__ = ["verify", "violations"]
@@ -109,7 +109,7 @@ class _Check:
                 yield f"defines a value{f' `{value.hint}`' if value.hint else ''} a second time"
             self.everywhere.add(value)
             way.visible.add(value)
-        if (isinstance(op, Gen) and not op.params.greedy) or (
+        if (isinstance(op, (Gen, Match)) and not op.params.greedy) or (
             isinstance(op, Select) and op.temperature
         ):
             if op.draw in way.draws:

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from lmc.errors import RunError
-from lmc.runtime.request import GenResult, KeyArray, keys_of
+from lmc.runtime.request import GenResult, KeyArray, keys_of, tokens_of
 
 __all__ = ["Context", "SpanTokenizer", "Template"]
 
@@ -138,6 +138,47 @@ class Context:
             keys = np.concatenate((self.keys, keys_of(tokens, made=False)))
             self._settled = Context(keys, (), self.roles, self.inside, self._rope)
         return self._settled
+
+    def end_of_span(self, tokenizer: SpanTokenizer, most: int) -> tuple[list[int], str]:
+        """The last tokens of the open span, and the text behind its markup.
+
+        Args:
+            most: how many tokens are wanted.
+        """
+        plain: list[str] = []
+        for text, markup in reversed(self.pieces):
+            if markup:
+                break
+            plain.append(text)
+        keys = self.settle(tokenizer).keys[len(self.keys) :]
+        return tokens_of(keys[max(0, len(keys) - most) :]).tolist(), "".join(reversed(plain))
+
+    def without_last(self, count: int) -> Context:
+        """This settled context without its last tokens, of which at least one stays.
+
+        Its text stays the same; see `after_match`.
+        """
+        if not count:
+            return self
+        return Context(self.keys[:-count], (), self.roles, self.inside, self._rope)
+
+    def after_match(self, result: GenResult, before: str) -> Context:
+        """This settled context with what a template made.
+
+        Args:
+            before: the text of the tokens that were left out by `without_last`, with which what
+                was made begins; what is missing of it at the end is put back.
+        """
+        made = keys_of(result.tokens[: result.kept], made=True)
+        missing = "" if result.text.startswith(before) else before[len(result.text) :]
+        rest, added = result.rest + missing, result.text[len(before) :]
+        return Context(
+            np.concatenate((self.keys, made)),
+            ((rest, False),) if rest else (),
+            self.roles,
+            self.inside,
+            _Rope(self._rope, added) if added else self._rope,
+        )
 
     def after_gen(self, result: GenResult) -> Context:
         """This settled context with what a gen made; text cut inside a token opens a span."""

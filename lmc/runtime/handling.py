@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lmc import plan as p
-from lmc.errors import LmcError
+from lmc.errors import LmcError, RunError
+from lmc.params import GenParams
+from lmc.runtime.request import Sampling
 from lmc.runtime.row import Failure, Row
 
 if TYPE_CHECKING:
     from lmc.runtime.executor import Executor
 
-__all__ = ["fail", "submit", "value_of"]
+__all__ = ["constraint_errors", "fail", "sampling_of", "submit", "value_of"]
 
 
 def value_of(row: Row, operand: p.Operand) -> Any:  # noqa: ANN401 - a register holds any value
@@ -25,6 +28,33 @@ def fail(executor: Executor, row: Row, instr: p.Instr, error: LmcError) -> None:
     failure = Failure(error.at(instr.at))
     for index in instr.writes():
         executor.set(row, index, failure)
+
+
+def sampling_of(row: Row, params: GenParams, draw: int) -> Sampling:
+    """How a gen of a row is drawn; `draw` is its number in the program."""
+    return Sampling(
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        seed=row.seed if params.seed is None else params.seed,
+        row=row.index,
+        draw=draw,
+    )
+
+
+@contextlib.contextmanager
+def constraint_errors() -> Iterator[None]:
+    """As in a step, a constraint fails its own request only.
+
+    Raises:
+        LmcError: what was raised, or a `RunError` because of it.
+    """
+    try:
+        yield
+    except LmcError:
+        raise
+    except Exception as error:
+        raise RunError(f"the constraint failed: {error or type(error).__name__}") from error
 
 
 def submit(

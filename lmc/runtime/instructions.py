@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from lmc import plan as p
 from lmc.errors import LmcError, PlanError, RunError
 from lmc.runtime.context import Context
-from lmc.runtime.handling import fail, submit, value_of
+from lmc.runtime.handling import constraint_errors, fail, sampling_of, submit, value_of
+from lmc.runtime.matching import match
 from lmc.runtime.request import (
     GenRequest,
     GenResult,
     PrefillRequest,
-    Sampling,
 )
 from lmc.runtime.results import CallMeta, KnownCall, RowResult
 from lmc.runtime.row import Failure, Reader, Row
@@ -52,24 +52,13 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
     params = instr.params
     constraint = None
     if instr.constraint is not None:
-        try:
+        with constraint_errors():
             constraint = executor.target.matcher(row.constraints[instr.constraint])
-        except LmcError:
-            raise
-        except Exception as error:  # as in a step, a constraint fails its own request only
-            raise RunError(f"the constraint failed: {error or type(error).__name__}") from error
     request = GenRequest(
         keys=state.keys,
         priority=(row.order, instr.priority),
         params=params,
-        sampling=Sampling(
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
-            seed=row.seed if params.seed is None else params.seed,
-            row=row.index,
-            draw=instr.draw,
-        ),
+        sampling=sampling_of(row, params, instr.draw),
         constraint=constraint,
         stop_automata=tuple(row.constraints[index] for index in instr.stops),
     )
@@ -198,6 +187,7 @@ HANDLERS: dict[str, Callable[..., None]] = {
     "extend": _extend,
     "role": _role,
     "gen": _gen,
+    "match": match,
     "select": select,
     "score": score,
     "text": _text,

@@ -86,6 +86,9 @@ class Constraint(Protocol):
     def forced(self) -> list[int]:
         """Tokens that must come next, by the tokenizer's own segmentation; may be empty."""
 
+    def remaining(self) -> str | None:
+        """The only text that can follow, if nothing can come after it; None if there are more."""
+
     def is_complete(self) -> bool:
         """Whether the text so far matches: the end token is allowed."""
 
@@ -121,12 +124,22 @@ class Request:
 
 @dataclass(slots=True)
 class GenRequest(Request):
-    """Generate after the prompt; `stop_automata` are those of `params.stop_regex`."""
+    """Generate after the prompt.
+
+    Attributes:
+        stop_automata: those of `params.stop_regex`.
+        closing: the end of what the constraint matches, fixed text. Where nothing but an end of it
+            can follow, the gen is complete: that end is not generated, and becomes a part of `rest`
+            in the result.
+        extra_tokens: more than `params.max_tokens`, for what is known of the text.
+    """
 
     params: GenParams = field(default_factory=GenParams)
     sampling: Sampling = field(default_factory=Sampling)
     constraint: Constraint | None = None
     stop_automata: tuple[Automaton, ...] = ()
+    closing: str = ""
+    extra_tokens: int = 0
 
 
 @dataclass(slots=True)

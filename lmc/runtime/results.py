@@ -11,7 +11,7 @@ from lmc.runtime.request import GenResult
 if TYPE_CHECKING:
     from lmc.runtime.context import Context
 
-__all__ = ["CallMeta", "KnownCall", "RowResult"]
+__all__ = ["CallMeta", "KnownCall", "MadePart", "RowResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class CallMeta:
         scores: per choice of a select, its score by the method; the greatest one wins.
         choice_logprobs: per choice of a select, the log-probabilities of its tokens.
         unconditional_logprobs: the same after the empty prompt, for unconditional_normalized.
+        parts: of a template, what each of its gens wrote.
     """
 
     finish_reason: str
@@ -44,6 +45,7 @@ class CallMeta:
     scores: dict[str, float] | None = None
     choice_logprobs: dict[str, tuple[float, ...]] | None = None
     unconditional_logprobs: dict[str, tuple[float, ...]] | None = None
+    parts: tuple[MadePart, ...] = ()
 
     @property
     def completion_tokens(self) -> int:
@@ -62,6 +64,17 @@ class CallMeta:
             forced_tokens=result.forced_tokens,
             logprobs=tuple(result.logprobs),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MadePart:
+    """What one gen of a template wrote, and the facts about it.
+
+    Its tokens are those that spell a part of it; one that runs over a seam belongs to both sides.
+    """
+
+    text: str
+    meta: CallMeta
 
 
 @dataclass(frozen=True, slots=True)

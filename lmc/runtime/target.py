@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lmc.constraints.automaton import Automaton
+from lmc.constraints.joining import joined
 from lmc.constraints.loading import load, matcher_of
 from lmc.constraints.matcher import TokenMatcher
 from lmc.constraints.vocabulary import Vocabulary
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Target"]
 
 REMEMBERED_PREFILLS = 256
+REMEMBERED_TEMPLATES = 512  # texts of a template may differ from row to row
+
+_TemplateKey = tuple[tuple[Automaton, ...], tuple[str, ...], str]
 
 
 @dataclass
@@ -38,6 +43,7 @@ class Target:
     _automata: dict[str, Automaton] = field(default_factory=dict)
     _plans: dict[int, tuple[Plan, list[Automaton]]] = field(default_factory=dict)
     _matchers: dict[int, tuple[Automaton, TokenMatcher]] = field(default_factory=dict)
+    _templates: OrderedDict[_TemplateKey, Automaton] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _prefills: dict[bytes, None] = field(default_factory=dict)
 
@@ -82,6 +88,20 @@ class Target:
                     made.append(self._automata[key])
                 known = self._plans[id(plan)] = (plan, made)
             return list(known[1])
+
+    def template_automaton(
+        self, automata: tuple[Automaton, ...], texts: tuple[str, ...], before: str
+    ) -> Automaton:
+        """The automaton of a template, made once for the same parts; see `joining.joined`."""
+        key = (automata, texts, before)
+        known = self._templates.get(key)
+        if known is None:
+            while len(self._templates) >= REMEMBERED_TEMPLATES:
+                _, dropped = self._templates.popitem(last=False)
+                self._matchers.pop(id(dropped), None)
+            known = self._templates[key] = joined(automata, texts, before)
+        self._templates.move_to_end(key)
+        return known
 
     def matcher(self, automaton: Automaton) -> TokenMatcher:
         """A fresh place at the beginning of an automaton.

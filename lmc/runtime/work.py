@@ -117,7 +117,9 @@ class GenWork:
         self._sampling = request.sampling
         self._constraint = request.constraint
         self._jump = request.params.jump_forward
-        self._limit = min(request.params.max_tokens, limit)
+        self._limit = min(request.params.max_tokens + request.extra_tokens, limit)
+        self._closing = request.closing
+        self._closed = ""  # what of the closing text was left out
         self._ends = frozenset() if request.params.ignore_eos else vocabulary.eos_ids
         self._banned = tuple(sorted(vocabulary.eos_ids)) if request.params.ignore_eos else ()
         head = _open_end(request.keys, vocabulary)
@@ -145,7 +147,7 @@ class GenWork:
         elif self._constraint is not None:
             with _guard():
                 self._shortest = self._constraint.shortest_tokens()
-                if self._constraint.is_finished():
+                if self._constraint.is_finished() or self._only_closing_left():
                     self.finish = Finish.CONSTRAINT
         return self._jump_forward()
 
@@ -233,7 +235,7 @@ class GenWork:
         if self._constraint is not None:
             with _guard():
                 self._constraint.advance(token)
-                finished = self._constraint.is_finished()
+                finished = self._constraint.is_finished() or self._only_closing_left()
         with _guard():
             stopped = self.text.push(token)
         if stopped:
@@ -242,6 +244,16 @@ class GenWork:
             self.finish = Finish.CONSTRAINT
         elif len(self.made) >= self._limit:
             self.finish = Finish.LENGTH
+
+    def _only_closing_left(self) -> bool:
+        """Whether all that can follow is an end of the closing text; it is left out then."""
+        if not self._closing or self._constraint is None:
+            return False
+        left = self._constraint.remaining()
+        if left is None or not self._closing.endswith(left):
+            return False
+        self._closed = left
+        return True
 
     def retract(self) -> IntArray:
         return np.empty(0, np.int32)
@@ -254,8 +266,8 @@ class GenWork:
         return GenResult(
             tokens=self.made,
             kept=kept,
-            text=self.text.text,
-            rest=rest,
+            text=self.text.text + self._closed,
+            rest=rest + self._closed,
             finish=self.finish or Finish.CANCELLED,
             stop=self.text.stop,
             logprobs=self.logprobs,

@@ -12,6 +12,7 @@ from lmc.ir.ops import (
     Gen,
     If,
     MakeList,
+    Match,
     Pack,
     Prefill,
     Pure,
@@ -47,6 +48,13 @@ gen_params = st.builds(
     waive=st.sampled_from([(), ("format", "uniqueItems")]),
 )
 
+matched_params = st.builds(
+    GenParams,
+    max_tokens=st.integers(0, 9),
+    temperature=st.sampled_from([0.0, 0.0, 0.7]),
+    choices=st.sampled_from([("a", "b"), ("yes", "no", " Strip me ")]),
+)
+
 literals: dict[Type, st.SearchStrategy[Any]] = {
     TEXT: few_texts,
     BOOL: st.booleans(),
@@ -56,8 +64,8 @@ literals: dict[Type, st.SearchStrategy[Any]] = {
 
 
 KINDS = [  # of nodes; listed more often, drawn more often
-    *("start", "extend", "extend", "extend", "role", "gen", "gen", "select", "score", "prefill"),
-    "text",
+    *("start", "extend", "extend", "extend", "role", "gen", "gen", "match", "select", "score"),
+    *("prefill", "text"),
     *("release", "pure", "pure", "pure", "list", "pack"),
 ]
 
@@ -135,6 +143,14 @@ class _Maker:
             elif kind == "gen":
                 name, params = self.draw(self.hints), self.draw(gen_params)
                 calls.append(add(Gen(state, name, params, made_calls)))
+                made_calls += 1
+            elif kind == "match":
+                texts = self.texts(visible, 1)
+                gens = tuple(self.draw(matched_params) for _ in texts)
+                names = tuple(f"{self.draw(self.hints)}{nth}" for nth in range(len(texts)))
+                op = Match(state, texts, names, gens, self.draw(st.booleans()), made_calls)
+                after, whole, *_ = add(op)
+                calls.append((after, whole))
                 made_calls += 1
             elif kind == "select":
                 name, choices = self.draw(self.hints), self.texts(visible, 1)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from lmc.ir.core import Op
 from lmc.ir.ops.flow import If, Resume, Ret
-from lmc.ir.ops.lm import Extend, Gen, Prefill, Release, Role, Score, Select, Start, StateText
+from lmc.ir.ops.lm import (
+    Extend,
+    Gen,
+    Match,
+    Prefill,
+    Release,
+    Role,
+    Score,
+    Select,
+    Start,
+    StateText,
+)
 from lmc.ir.ops.text import PARTIAL, MakeList, Pack, Pure
 from lmc.textops import PURE
 
@@ -16,6 +27,7 @@ __all__ = [
     "Gen",
     "If",
     "MakeList",
+    "Match",
     "Pack",
     "Prefill",
     "Pure",
@@ -32,11 +44,11 @@ __all__ = [
 ]
 
 OPS: tuple[type[Op], ...] = (
-    Start, Extend, Role, Gen, Select, Score, StateText, Prefill, Release, Pure, MakeList, Pack,
-    If, Resume, Ret,
+    Start, Extend, Role, Gen, Match, Select, Score, StateText, Prefill, Release, Pure, MakeList,
+    Pack, If, Resume, Ret,
 )  # fmt: skip
 
-MODEL_CALLS = (Gen, Select, Score)
+MODEL_CALLS = (Gen, Match, Select, Score)
 
 _BY_NAME: dict[str, type[Op]] = {cls.op: cls for cls in OPS if cls is not Pure}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from lmc.errors import IRError, UsageError
@@ -12,7 +12,8 @@ from lmc.ir.types import FLOAT, STATE, TEXT, Type
 from lmc.params import SELECT_METHODS, GenParams, check_choosing
 
 __all__ = [
-    "EDGES", "Extend", "Gen", "Prefill", "Release", "Role", "Score", "Select", "Start", "StateText",
+    "EDGES", "Extend", "Gen", "Match", "Prefill", "Release", "Role", "Score", "Select", "Start",
+    "StateText",
 ]  # fmt: skip
 
 EDGES = ("begin", "end")
@@ -97,18 +98,12 @@ class Gen(Op):
     def read(cls, operands: list[Any], attributes: dict[str, Any]) -> Self:
         known = {f.name: f for f in fields(GenParams)}
         own = {k: v for k, v in attributes.items() if k in ("name", "draw")}
-        held: dict[str, Any] = {}
-        for name, value in attributes.items():
-            if name in known:
-                held[name] = read_attribute(f"lm.gen: {name}", str(known[name].type), value)
-            elif name not in own:
+        for name in attributes:
+            if name not in known and name not in own:
                 hint = suggestion(name, ["name", *known, "draw"])
                 raise IRError(f"lm.gen: there is no attribute `{name}`", hint=hint)
-        try:
-            params = GenParams(**held)
-        except UsageError as error:
-            raise IRError(f"lm.gen: {error.problem}", hint=error.hint) from error
-        return super().read(operands, {**own, "params": params})
+        held = {k: v for k, v in attributes.items() if k in known}
+        return super().read(operands, {**own, "params": _params("lm.gen", held)})
 
     def result_types(self) -> tuple[Type, ...]:
         return (STATE, TEXT)
@@ -120,6 +115,79 @@ class Gen(Op):
         check_type(self, "the state", self.state, STATE)
         if self.draw < 0:
             raise IRError(f"lm.gen: draw is {self.draw}, must be 0 or more")
+
+
+@dataclass(frozen=True)
+class Match(Op):
+    """A model call that fills a template: gens with constraints, and the text behind each.
+
+    %s1, %m, %a, %b = lm.match %s0, ", ", "." {names = ["a", "b"],
+                      gens = [{"regex": "[0-9]+"}, {"choices": ["x", "y"]}], heal = true}
+
+    Gives the longer state, the whole text, and what each gen wrote. Texts and constraints are one
+    automaton, so tokens may run over the seams between them; with `heal`, also over the end of the
+    text that stands before. All gens are drawn in the same way; their `max_tokens` add up.
+    """
+
+    op: ClassVar[str] = "lm.match"
+    state: Value
+    texts: tuple[Operand, ...]
+    names: tuple[str, ...]
+    gens: tuple[GenParams, ...]
+    heal: bool = False
+    draw: int = 0
+
+    @property
+    def params(self) -> GenParams:
+        """How it is drawn: as its first gen, without the constraint."""
+        return self.gens[0]
+
+    def attributes(self) -> dict[str, Any]:
+        gens = [{k: written(v) for k, v in g.non_default().items()} for g in self.gens]
+        return {**super().attributes(), "gens": gens}
+
+    @classmethod
+    def read(cls, operands: list[Any], attributes: dict[str, Any]) -> Self:
+        gens = attributes.get("gens")
+        if not isinstance(gens, list) or not all(isinstance(g, dict) for g in gens):
+            raise IRError("lm.match: gens must be a list of objects")
+        made = super().read(operands, {**attributes, "gens": []})
+        return replace(made, gens=tuple(_params("lm.match", held) for held in gens))
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (STATE, TEXT, *(TEXT for _ in self.names))
+
+    def result_hints(self) -> tuple[str, ...]:
+        return ("", "", *self.names)
+
+    def verify(self) -> None:
+        check_type(self, "the state", self.state, STATE)
+        if not self.gens or not len(self.gens) == len(self.names) == len(self.texts):
+            raise IRError("lm.match: needs a name and a text behind it for each of its gens")
+        for nth, text in enumerate(self.texts, 1):
+            check_type(self, f"text {nth}", text, TEXT)
+        if any(g.constraint is None for g in self.gens):
+            raise IRError("lm.match: a gen has no constraint")
+        if self.draw < 0:
+            raise IRError(f"lm.match: draw is {self.draw}, must be 0 or more")
+
+
+def _params(what: str, held: dict[str, Any]) -> GenParams:
+    """Parameters of a gen out of JSON values.
+
+    Raises:
+        IRError: one is unknown, of the wrong type, or out of its range.
+    """
+    known = {f.name: f for f in fields(GenParams)}
+    read: dict[str, Any] = {}
+    for name, value in held.items():
+        if name not in known:
+            raise IRError(f"{what}: there is no parameter `{name}`", hint=suggestion(name, known))
+        read[name] = read_attribute(f"{what}: {name}", str(known[name].type), value)
+    try:
+        return GenParams(**read)
+    except UsageError as error:
+        raise IRError(f"{what}: {error.problem}", hint=error.hint) from error
 
 
 @dataclass(frozen=True)

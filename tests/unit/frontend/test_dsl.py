@@ -189,7 +189,6 @@ def test_equal_choices_count_once_and_prefixes_of_each_other_work(fake: lmc.Engi
         (lambda s: s["missing"], "no variable 'missing'"),
         (lambda s: s.fork(0), r"fork\(0\)"),
         (lambda s: "x" if s else "y", "no truth value"),
-        (lambda s: lmc.gen("a", regex="[0-9]+") + "x", "inside `\\+`"),
     ],
 )
 def test_misuse_is_refused_with_the_line(primitive: Any, match: str, fake: lmc.Engine) -> None:
