@@ -195,8 +195,9 @@ def gen(
             is what `json.dumps` writes with `indent=2`, "flexible" leaves them to the model.
         waive: keywords of `json_schema` that are dropped where they cannot be honoured, instead of
             an error.
-        jump_forward: take tokens that the constraint forces without asking the model; the text is
-            the same either way.
+        jump_forward: take tokens that the constraint forces without asking the model. Fixed text is
+            the same either way; asked for it, the model may spell it in other tokens than the
+            tokenizer, and then choose otherwise where it has a choice.
 
     Raises:
         UsageError: a value is out of its range.
