@@ -8,6 +8,7 @@ Not here    where the bytes come from (`tokenizer`), which tokens are allowed wh
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -100,6 +101,14 @@ class Vocabulary:
     def trie(self) -> Trie:
         """The trie of all tokens that are text."""
         return _build(self.token_bytes)
+
+    @cached_property
+    def digest(self) -> str:
+        """A name of its tokens and end tokens, the same in every process."""
+        found = hashlib.sha256(repr(self.eos).encode())
+        for text in self.token_bytes:
+            found.update(b"-" if text is None else b"%d " % len(text) + text)
+        return found.hexdigest()
 
     @cached_property
     def byte_tokens(self) -> frozenset[int]:
