@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lmc.api import Program, compile, jit, load, use
     from lmc.driver import Options
     from lmc.engine import Engine
-    from lmc.frontend.dsl import assistant, gen, score, select, system, template, user
+    from lmc.frontend.dsl import Samples, assistant, gen, score, select, system, template, user
     from lmc.result import Result
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Options",
     "Program",
     "Result",
+    "Samples",
     "assistant",
     "compile",
     "constraints",
@@ -53,6 +54,7 @@ _WHERE = {
     "Options": "lmc.driver",
     "Program": "lmc.api",
     "Result": "lmc.result",
+    "Samples": "lmc.frontend.dsl",
     "assistant": "lmc.frontend.dsl",
     "compile": "lmc.api",
     "constraints": "",

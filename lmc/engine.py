@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from lmc.errors import LmcError
+from lmc.errors import LmcError, UsageError
 from lmc.frontend.dsl import gen
 from lmc.frontend.eager import constraint_automaton
 from lmc.plan import Block, Extend, Gen, Param, Plan, Reg, Ret, Start
@@ -57,7 +57,10 @@ class Engine(LocalEngine):  # noqa: D101 - as its base
             UsageError, ConstraintError: a parameter is wrong. A prompt that fails has its error in
                 its own result.
         """
-        params = gen("text", max_tokens, **options).params
+        asked = gen("text", max_tokens, **options)
+        if asked.n is not None:
+            raise UsageError("generate() takes no n", hint="give the prompt n times")
+        params = asked.params
         held = ((params.constraint,) if params.constraint else ()) + params.stop_constraints
         constraints = tuple(constraint_automaton(one).to_json() for one in held)
         first_stop = len(held) - len(params.stop_constraints)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from lmc.errors import UsageError
 
-__all__ = ["SELECT_METHODS", "Constraint", "GenParams", "check_choosing"]
+__all__ = [
+    "MAX_TOP_LOGPROBS", "SELECT_METHODS", "Constraint", "GenParams", "LogitBias", "check_choosing",
+]  # fmt: skip
 
 SELECT_METHODS = (
     "token_length_normalized",
@@ -18,7 +21,10 @@ SELECT_METHODS = (
     "total_logprob",
 )
 WHITESPACE = ("compact", "pretty", "flexible")
+MAX_TOP_LOGPROBS = 20
 _CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices")
+
+LogitBias = tuple[tuple[int | str, float], ...]
 
 
 def check_choosing(method: object, temperature: object) -> None:
@@ -73,15 +79,30 @@ class Constraint:
 class GenParams:
     """How one `gen` generates.
 
+    The logits of a token are changed in this order: repetition penalty, frequency and presence
+    penalty, logit bias; then come the constraint, the temperature, min_p, top_k, top_p.
+
     Attributes:
         max_tokens: most tokens to generate; 0 generates nothing.
+        min_tokens: so many tokens are generated before an end token, a stop token or a stop counts;
+            a constraint that leaves nothing but the end goes first.
         stop: strings that end the text; the first to appear does, and is left out.
         stop_regex: patterns that end the text where `re.search` first finds one; left out, too.
+        stop_token_ids: tokens that end the text; left out, too.
         temperature: 0 is greedy; above, logits are divided by it before drawing.
         top_p: keep the fewest most likely tokens whose probabilities reach it.
         top_k: keep this many most likely tokens; 0 or -1 keeps all.
+        min_p: keep the tokens that are at least this times as likely as the most likely one.
+        frequency_penalty: is taken from a token's logit for each time that it was generated.
+        presence_penalty: is taken from the logits of tokens that were generated.
+        repetition_penalty: divides positive logits of tokens that were generated or stand in the
+            prompt, and multiplies negative ones.
+        logit_bias: is added to the logits of tokens, given by id, or by text that is one token.
         ignore_eos: the model's end tokens are never chosen.
         seed: overrides the seed of the run for this gen.
+        logprobs: log-probabilities of all tokens are wanted, also of those that a constraint
+            forces; these are then computed one by one.
+        top_logprobs: so many of the most likely tokens are wanted with each; implies `logprobs`.
         regex: the whole text must match, in the sense of `re.fullmatch`.
         json_schema: the text is JSON that this schema, itself JSON text, accepts.
         ebnf: the text follows this grammar, in Lark's notation.
@@ -96,13 +117,22 @@ class GenParams:
     """
 
     max_tokens: int = 128
+    min_tokens: int = 0
     stop: tuple[str, ...] = ()
     stop_regex: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: LogitBias = ()
     ignore_eos: bool = False
     seed: int | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
     regex: str | None = None
     json_schema: str | None = None
     ebnf: str | None = None
@@ -112,54 +142,19 @@ class GenParams:
     jump_forward: bool = True
 
     def __post_init__(self) -> None:
-        def refuse(problem: str, hint: str) -> None:
-            raise UsageError(problem, hint=hint)
-
-        for name in ("max_tokens", "top_k", "seed"):
-            value = getattr(self, name)
-            if (isinstance(value, bool) or not isinstance(value, int)) and not (
-                name == "seed" and value is None
-            ):
-                refuse(f"{name} is {value!r}, must be an integer", f"give {name}= an int")
-        for name in ("ignore_eos", "jump_forward"):
-            if not isinstance(getattr(self, name), bool):
-                refuse(f"{name} is {getattr(self, name)!r}", f"give {name}=True or False")
-        for name in ("regex", "json_schema", "ebnf"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                refuse(f"{name} is {value!r}, must be a text", f"give {name}= a text")
-        if self.choices is not None and not self.choices:
-            refuse("choices is empty", "give at least one text")
+        for name, check in _CHECKS.items():
+            check(name, getattr(self, name))
+        if self.min_tokens > self.max_tokens:
+            _refuse(
+                f"min_tokens is {self.min_tokens} and max_tokens is {self.max_tokens}",
+                "give a min_tokens that is not above max_tokens",
+            )
         given = [n for n in _CONSTRAINTS if getattr(self, n) is not None]
         if len(given) > 1:
-            refuse(f"{given[0]} and {given[1]} exclude each other", "give one of them")
-        if self.whitespace not in (None, *WHITESPACE):
-            refuse(f"whitespace is {self.whitespace!r}", f"give one of {', '.join(WHITESPACE)}")
-        if not all(isinstance(keyword, str) for keyword in self.waive):
-            refuse(f"waive is {self.waive!r}", "give keywords of the schema, as texts")
+            _refuse(f"{given[0]} and {given[1]} exclude each other", "give one of them")
         for name in ("whitespace", "waive"):
             if getattr(self, name) and self.json_schema is None:
-                refuse(f"{name} is given without json_schema", f"leave {name} out")
-        for name in ("temperature", "top_p"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                refuse(f"{name} is {value!r}, must be a number", f"give {name}= a number")
-        if self.max_tokens < 0:
-            refuse(f"max_tokens is {self.max_tokens}", "give 0 or more")
-        if not 0 <= self.temperature < float("inf"):
-            refuse(f"temperature is {self.temperature}", "give 0 (greedy) or a positive number")
-        if not 0 < self.top_p <= 1:
-            refuse(f"top_p is {self.top_p}", "give a number above 0 and up to 1")
-        if self.top_k < -1:
-            refuse(f"top_k is {self.top_k}", "give a positive integer, or 0 for all tokens")
-        for name in ("stop", "stop_regex"):
-            value = getattr(self, name)
-            if not isinstance(value, tuple) or not all(isinstance(s, str) for s in value):
-                refuse(f"{name} is {value!r}", "give a string or a list of strings")
-            if any("\ud800" <= c <= "\udfff" for s in value for c in s):
-                refuse(f"{name} is {value!r}, which is no valid text", "leave surrogates out")
-        if "" in self.stop:
-            refuse("stop holds an empty string", "it would end every text at once; leave it out")
+                _refuse(f"{name} is given without json_schema", f"leave {name} out")
 
     @property
     def greedy(self) -> bool:
@@ -180,6 +175,11 @@ class GenParams:
         """What makes the automata of `stop_regex`."""
         return tuple(Constraint("stop_regex", source) for source in self.stop_regex)
 
+    @property
+    def scored(self) -> bool:
+        """Whether the log-probability of each token is wanted."""
+        return self.logprobs or self.top_logprobs > 0
+
     def non_default(self) -> dict[str, object]:
         """The fields that differ from their defaults, in declared order."""
         return {
@@ -187,3 +187,123 @@ class GenParams:
             for f in dataclasses.fields(self)
             if (value := getattr(self, f.name)) != f.default
         }
+
+
+# ------------------------------------------------------------------------------------ checks
+
+
+def _refuse(problem: str, hint: str) -> NoReturn:
+    raise UsageError(problem, hint=hint)
+
+
+class _Int:
+    """An integer of a range."""
+
+    def __init__(self, low: float, high: float, hint: str, *, none: bool = False) -> None:
+        self._low, self._high, self._hint, self._none = low, high, hint, none
+
+    def __call__(self, name: str, value: object) -> None:
+        if value is None and self._none:
+            return
+        if isinstance(value, bool) or not isinstance(value, int):
+            _refuse(f"{name} is {value!r}, must be an integer", f"give {name}= an int")
+        if not self._low <= value <= self._high:
+            _refuse(f"{name} is {value}", self._hint)
+
+
+class _Number:
+    """A number of a range; `above` means that the lower bound is not in it."""
+
+    def __init__(self, low: float, high: float, hint: str, *, above: bool = False) -> None:
+        self._low, self._high, self._hint, self._above = low, high, hint, above
+
+    def __call__(self, name: str, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            _refuse(f"{name} is {value!r}, must be a number", f"give {name}= a number")
+        inside = self._low < value if self._above else self._low <= value
+        if not inside or not value <= self._high or value == math.inf:
+            _refuse(f"{name} is {value}", self._hint)
+
+
+def _bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        _refuse(f"{name} is {value!r}", f"give {name}=True or False")
+
+
+def _text(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        _refuse(f"{name} is {value!r}, must be a text", f"give {name}= a text")
+
+
+def _stops(name: str, value: Any) -> None:  # noqa: ANN401 - it is checked here
+    if not isinstance(value, tuple) or not all(isinstance(s, str) for s in value):
+        _refuse(f"{name} is {value!r}", "give a string or a list of strings")
+    if any("\ud800" <= c <= "\udfff" for s in value for c in s):
+        _refuse(f"{name} is {value!r}, which is no valid text", "leave surrogates out")
+    if name == "stop" and "" in value:
+        _refuse("stop holds an empty string", "it would end every text at once; leave it out")
+
+
+def _token_ids(name: str, value: Any) -> None:  # noqa: ANN401 - it is checked here
+    if not isinstance(value, tuple) or not all(type(t) is int and t >= 0 for t in value):
+        _refuse(f"{name} is {value!r}", "give token ids, integers of 0 or more")
+
+
+def _choices(name: str, value: object) -> None:
+    if value is not None and not value:
+        _refuse(f"{name} is empty", "give at least one text")
+
+
+def _bias(name: str, value: Any) -> None:  # noqa: ANN401 - it is checked here
+    hint = f"give {name}= a dictionary from token ids or texts to numbers"
+    if not isinstance(value, tuple) or not all(
+        isinstance(pair, tuple) and len(pair) == 2 for pair in value
+    ):
+        _refuse(f"{name} is {value!r}", hint)
+    for key, number in value:
+        if type(key) not in (int, str) or key == "" or (type(key) is int and key < 0):
+            _refuse(f"{name} has the key {key!r}", hint)
+        if type(number) not in (int, float) or not -100 <= number <= 100:
+            _refuse(f"{name} of {key!r} is {number!r}", "give a number from -100 to 100")
+    if len({key for key, _ in value}) != len(value):
+        _refuse(f"{name} has a key twice", "give each token once")
+
+
+def _whitespace(name: str, value: object) -> None:
+    if value not in (None, *WHITESPACE):
+        _refuse(f"{name} is {value!r}", f"give one of {', '.join(WHITESPACE)}")
+
+
+def _waive(name: str, value: Any) -> None:  # noqa: ANN401 - it is checked here
+    if not isinstance(value, tuple) or not all(isinstance(keyword, str) for keyword in value):
+        _refuse(f"{name} is {value!r}", "give keywords of the schema, as texts")
+
+
+_COUNT = _Int(0, math.inf, "give 0 or more")
+_PENALTY = _Number(-2, 2, "give a number from -2 to 2")
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    "max_tokens": _COUNT,
+    "min_tokens": _COUNT,
+    "stop": _stops,
+    "stop_regex": _stops,
+    "stop_token_ids": _token_ids,
+    "temperature": _Number(0, math.inf, "give 0 (greedy) or a positive number"),
+    "top_p": _Number(0, 1, "give a number above 0 and up to 1", above=True),
+    "top_k": _Int(-1, math.inf, "give a positive integer, or 0 for all tokens"),
+    "min_p": _Number(0, 1, "give a number from 0 to 1"),
+    "frequency_penalty": _PENALTY,
+    "presence_penalty": _PENALTY,
+    "repetition_penalty": _Number(0, 10, "give a number above 0 and up to 10", above=True),
+    "logit_bias": _bias,
+    "ignore_eos": _bool,
+    "seed": _Int(-math.inf, math.inf, "", none=True),
+    "logprobs": _bool,
+    "top_logprobs": _Int(0, MAX_TOP_LOGPROBS, f"give an integer from 0 to {MAX_TOP_LOGPROBS}"),
+    "regex": _text,
+    "json_schema": _text,
+    "ebnf": _text,
+    "choices": _choices,
+    "whitespace": _whitespace,
+    "waive": _waive,
+    "jump_forward": _bool,
+}

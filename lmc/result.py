@@ -103,6 +103,11 @@ def _meta_json(meta: Any) -> Any:  # noqa: ANN401 - nested as the variables are
     if meta.scores is not None:
         held["scores"] = meta.scores
         held["method"] = meta.method
+    if meta.scored:
+        held["token_ids"] = list(meta.token_ids)
+        held["logprobs"] = list(meta.logprobs)
+    if meta.top_logprobs:
+        held["top_logprobs"] = [list(map(list, top)) for top in meta.top_logprobs]
     if meta.finish_reason == "score":
         held["token_ids"] = list(meta.token_ids)
         held["logprobs"] = list(meta.logprobs)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmc.params import GenParams
+from lmc.runtime.adjustment import Adjustment
 from lmc.runtime.fake import FakeRunner
 from lmc.runtime.output import open_character
 from lmc.runtime.request import (
@@ -20,6 +21,7 @@ from lmc.runtime.request import (
     ScoreRequest,
     Segment,
     Step,
+    TopTokens,
 )
 from tests.stop_oracle import first_stop
 
@@ -89,8 +91,9 @@ class Expected:
     tokens: list[int]
     text: str
     finish: Finish | None
-    stop: str | None
+    stop: str | int | None
     logprobs: list[float]
+    tops: list[TopTokens]
     slots: int
 
 
@@ -102,7 +105,9 @@ def run_alone(
     mask: MaskArray | None = None,
     banned: tuple[int, ...] = (),
     targets: tuple[int, ...] = (),
-) -> tuple[int, float, tuple[float, ...]]:
+    adjustment: Adjustment | None = None,
+    top: int = 0,
+) -> tuple[int, float, tuple[float, ...], TopTokens]:
     """One fresh runner computes all of `keys` in one step; what follows the last one."""
     runner = FakeRunner(SIZE, max(len(keys), 1), CONTEXT, TOKEN_BYTES, EOS)
     slots = np.arange(len(keys), dtype=np.int32)
@@ -119,12 +124,34 @@ def run_alone(
                 position=position,
                 mask=mask if last else None,
                 banned=banned if last else (),
+                adjustment=adjustment if last else None,
+                top=top if last else 0,
                 targets=(targets,) if last and targets else (),
             )
         )
     outcome = runner.run(Step(tuple(segments)))
     scores = outcome.scores[-1][0] if targets else ()
-    return outcome.tokens[-1], outcome.logprobs[-1], scores
+    tops = outcome.tops[-1] if top else ()
+    return outcome.tokens[-1], outcome.logprobs[-1], scores, tops
+
+
+def naive_adjustment(request: GenRequest, made: list[int]) -> Adjustment | None:
+    """What penalties and biases do, for every token of the vocabulary."""
+    params, prompt = request.params, {key >> 1 for key in request.keys.tolist()}
+    bias = dict(request.bias)
+    added = [
+        bias.get(t, 0.0)
+        - params.frequency_penalty * made.count(t)
+        - params.presence_penalty * (t in made)
+        for t in range(SIZE)
+    ]
+    seen = [t in prompt or t in made for t in range(SIZE)]
+    return Adjustment(
+        np.arange(SIZE, dtype=np.int64),
+        params.repetition_penalty,
+        np.array(seen),
+        np.array(added, np.float32),
+    )
 
 
 def expect_gen(request: GenRequest, words: Sequence[Sequence[int]] | None) -> Expected:
@@ -139,11 +166,13 @@ def expect_gen(request: GenRequest, words: Sequence[Sequence[int]] | None) -> Ex
     head = _open_tail(b"".join(TOKEN_BYTES[k >> 1] or b"" for k in keys[-4:]))
     tokens: list[int] = []
     logprobs: list[float] = []
+    tops: list[TopTokens] = []
     slots = 0
 
-    def ended(kind: str, finish: Finish | None) -> Expected:
+    def ended(kind: str, finish: Finish | None, stop_token: int | None = None) -> Expected:
         text, stop = _text(tokens, params, head)
-        return Expected(kind, tokens, text, finish, stop, logprobs, slots)
+        ended_by = stop if stop_token is None else stop_token
+        return Expected(kind, tokens, text, finish, ended_by, logprobs, tops, slots)
 
     while True:
         if _text(tokens, params, head)[1] is not None:
@@ -153,23 +182,42 @@ def expect_gen(request: GenRequest, words: Sequence[Sequence[int]] | None) -> Ex
         if len(tokens) >= limit:
             return ended("result", Finish.LENGTH)
         forced = constraint.forced() if constraint is not None and params.jump_forward else []
-        if forced:
+        scored = params.logprobs or params.top_logprobs
+        early = len(tokens) < params.min_tokens
+        stops = set(params.stop_token_ids)
+        never = EOS - stops if params.ignore_eos else frozenset()
+        ends = frozenset() if params.ignore_eos else EOS
+        top: TopTokens = ()
+        if forced and not scored:
             token, logprob = forced[0], math.nan
         else:
             slots = len(keys)
             mask = None if constraint is None else constraint.mask()
-            banned = tuple(EOS) if params.ignore_eos else ()
-            allowed = np.ones(SIZE, np.bool_) if mask is None else mask.copy()
-            allowed[list(banned)] = False
-            if not allowed.any():
-                return ended("dead end", None)
-            token, logprob, _ = run_alone(
-                keys, sample=request.sampling, position=len(tokens), mask=mask, banned=banned
+            banned = never | ends | stops if early else never
+            if forced:
+                mask, banned = np.arange(SIZE) == forced[0], frozenset()
+            if mask is not None:
+                if not set(np.flatnonzero(mask).tolist()) - banned:
+                    banned = never
+                if not set(np.flatnonzero(mask).tolist()) - banned:
+                    return ended("dead end", None)
+            token, logprob, _, top = run_alone(
+                keys,
+                sample=request.sampling,
+                position=len(tokens),
+                mask=mask,
+                banned=tuple(banned),
+                adjustment=naive_adjustment(request, tokens),
+                top=params.top_logprobs,
             )
-        if token in EOS:
+        if token in stops and not early:
+            return ended("result", Finish.STOP, token)
+        if token in ends:
             return ended("result", Finish.EOS)
         tokens.append(token)
         logprobs.append(logprob)
+        if params.top_logprobs:
+            tops.append(top)
         keys.append(2 * token + 1)
         if constraint is not None:
             constraint.advance(token)
@@ -181,16 +229,21 @@ def _open_tail(raw: bytes) -> bytes:
 
 def _text(tokens: list[int], params: GenParams, head: bytes) -> tuple[str, str | None]:
     """The text of the tokens up to a stop string, and that string."""
-    data = b""
-    for token in tokens:
+    data, skipped = b"", 0
+    for count, token in enumerate(tokens, 1):
         raw = TOKEN_BYTES[token] or b""
         if raw and not data and raw[0] & 0xC0 == 0x80:
             data = head
         data += raw
-        whole = data[: len(data) - len(open_character(data))].decode(errors="replace")
-        found = first_stop(whole, params.stop, params.stop_regex)
+        if count <= params.min_tokens:
+            skipped = len(data)
+            continue
+        searched = data[skipped : len(data) - len(open_character(data))]
+        text = searched.decode(errors="surrogateescape")
+        found = first_stop(text, params.stop, params.stop_regex)
         if found is not None:
-            return whole[: found[0]], found[1]
+            cut = data[:skipped] + text[: found[0]].encode(errors="surrogateescape")
+            return cut.decode(errors="replace"), found[1]
     return data.decode(errors="replace"), None
 
 

@@ -114,6 +114,11 @@ class Times:
     body: tuple[Any, ...]
 
 
+def _fitting(options: dict[str, Any]) -> dict[str, Any]:
+    least = min(options.get("min_tokens", 0), options["max_tokens"])
+    return {**options, "min_tokens": least}
+
+
 _names = st.sampled_from(NAMES)
 _words = st.sampled_from(WORDS)
 _PAIR = {
@@ -137,6 +142,17 @@ _options = st.fixed_dictionaries(
     optional={
         "stop": st.lists(_words, min_size=1, max_size=2),
         "stop_regex": st.sampled_from([r"[aeiou]{2}", [r"\bt", r"(?<=e)\s"], r"[^a-z]$"]),
+        "n": st.integers(1, 3),
+        "min_tokens": st.integers(0, 4),
+        "stop_token_ids": st.sampled_from([[70], [1, 101]]),
+        "min_p": st.sampled_from([0.0, 0.3]),
+        "frequency_penalty": st.sampled_from([0.7, -1.5]),
+        "presence_penalty": st.sampled_from([0.0, 2.0]),
+        "repetition_penalty": st.sampled_from([1.2, 0.5]),
+        "logit_bias": st.sampled_from([{"a": 3.0, 101: -100.0}, {"e": 1.5}]),
+        "logprobs": st.booleans(),
+        "top_logprobs": st.integers(0, 2),
+        "seed": st.sampled_from([None, 5]),
         "temperature": st.sampled_from([0.0, 0.7, 1.3]),
         "top_k": st.sampled_from([0, 1, 5]),
         "top_p": st.sampled_from([1.0, 0.6]),
@@ -144,7 +160,7 @@ _options = st.fixed_dictionaries(
     },
 )
 _gen_options = st.tuples(_options, _constraints).map(
-    lambda pair: tuple(sorted((pair[0] | pair[1]).items()))
+    lambda pair: tuple(sorted(_fitting(pair[0] | pair[1]).items()))
 )
 
 TEMPLATE_GENS: tuple[tuple[tuple[str, Any], ...], ...] = (

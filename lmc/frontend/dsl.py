@@ -9,21 +9,22 @@ from __future__ import annotations
 import functools
 import json
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
 from lmc.errors import LmcError, Location, UsageError
 from lmc.frontend.location import here, unwatched
+from lmc.frontend.parameters import gen_params
 from lmc.frontend.symbolic import is_symbolic
 from lmc.frontend.templates import Run, runs
 from lmc.frontend.variables import Entry, Given, Made, Row, copied, entries_since
 from lmc.params import GenParams, check_choosing
 
 __all__ = [
-    "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "ScoreExpr", "SelectExpr", "State",
-    "assistant", "gen", "score", "select", "system", "template", "user",
+    "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "Samples", "ScoreExpr", "SelectExpr",
+    "State", "assistant", "gen", "score", "select", "system", "template", "user",
 ]  # fmt: skip
 
 Ref = Any
@@ -123,6 +124,7 @@ class GenExpr(Appendable):
     name: str | None
     params: GenParams
     at: Location | None
+    n: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,36 +158,59 @@ class RoleExpr(Appendable):
 
 def gen(
     name: str | None = None,
-    max_tokens: int = 128,
+    max_tokens: int | None = None,
     *,
+    min_tokens: int | None = None,
     stop: str | Sequence[str] | None = None,
     stop_regex: str | Sequence[str] | None = None,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    top_k: int = 0,
-    ignore_eos: bool = False,
+    stop_token_ids: Sequence[int] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: Mapping[int | str, float] | None = None,
+    ignore_eos: bool | None = None,
+    n: int | None = None,
     seed: int | None = None,
+    logprobs: bool | None = None,
+    top_logprobs: int | None = None,
     regex: str | None = None,
     json_schema: dict[str, Any] | str | type | None = None,
     ebnf: str | None = None,
     choices: Sequence[str] | None = None,
     whitespace: str | None = None,
-    waive: str | Sequence[str] = (),
-    jump_forward: bool = True,
+    waive: str | Sequence[str] | None = None,
+    jump_forward: bool | None = None,
 ) -> GenExpr:
     """A generation, to be appended to a state; its text becomes the variable `name`.
 
+    A parameter that is left out has the value that the run gives (`program.run(temperature=0.7)`),
+    or else the default named here.
+
     Args:
         name: of the variable; one is made up if left out.
-        max_tokens: most tokens to generate; 0 generates nothing.
+        max_tokens: most tokens to generate, 128; 0 generates nothing.
+        min_tokens: so many tokens are generated before an end token or a stop counts, 0.
         stop: a string, or several, that end the text; the one found is left out.
         stop_regex: a pattern, or several: the text ends where `re.search` first finds one in it,
             and that is left out; look-arounds and anchors see the text of this gen.
-        temperature: 0 takes the most likely token each time; above, tokens are drawn.
-        top_p: draw among the fewest tokens whose probabilities reach it.
+        stop_token_ids: tokens that end the text, and are left out.
+        temperature: 0, the default, takes the most likely token each time; above, tokens are drawn.
+        top_p: draw among the fewest tokens whose probabilities reach it; 1 for all.
         top_k: draw among this many tokens; 0 for all.
+        min_p: draw among tokens at least this times as likely as the most likely one; 0 for all.
+        frequency_penalty: taken from a token's logit each time that it is generated, -2 to 2.
+        presence_penalty: taken from the logits of tokens once generated, -2 to 2.
+        repetition_penalty: makes tokens of the prompt and generated ones less likely if above 1.
+        logit_bias: by token id, or text that is one token, what is added to the logit, up to 100.
         ignore_eos: never end at the model's own end tokens.
+        n: so many samples; the variable is a list of them, and the state goes on with the first.
         seed: for this draw, instead of the seed of the run.
+        logprobs: `meta` is to have the log-probability of every token, of forced ones too.
+        top_logprobs: `meta` is to have so many of the most likely tokens with each, up to 20.
         regex: the text matches it as a whole (`re.fullmatch`).
         json_schema: the text is JSON that fits this schema: a dictionary, JSON text, or a pydantic
             model class, of which only the declared fields are written.
@@ -202,38 +227,24 @@ def gen(
     Raises:
         UsageError: a value is out of its range.
     """
-    given = dict(locals())
+    given = {key: value for key, value in locals().items() if key not in ("name", "n")}
     at = here()
-    for parameter, value in given.items():
+    for parameter, value in {"name": name, "n": n, **given}.items():
         _known(value, f"the parameter {parameter} of a gen")
-    stop = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    patterns = (stop_regex,) if isinstance(stop_regex, str) else tuple(stop_regex or ())
-    waive = (waive,) if isinstance(waive, str) else tuple(waive or ())
-    for one in (*stop, *patterns, *(choices or ()), *waive):
-        _known(one, "a stop string, choice or waived keyword of a gen")
+        if isinstance(value, (list, tuple)):
+            for one in value:
+                _known(one, f"an item of the parameter {parameter} of a gen")
+    for key in logit_bias or ():
+        _known(key, "a token of the logit_bias of a gen")
     try:
         with unwatched():  # models of classes are made by code that tries and fails
-            schema = _schema_text(json_schema)
-        params = GenParams(
-            max_tokens=max_tokens,
-            stop=stop,
-            stop_regex=patterns,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            ignore_eos=ignore_eos,
-            seed=seed,
-            regex=regex,
-            json_schema=schema,
-            ebnf=ebnf,
-            choices=None if choices is None else tuple(choices),
-            whitespace=whitespace,
-            waive=waive,
-            jump_forward=jump_forward,
-        )
+            given["json_schema"] = _schema_text(json_schema)
+        params = gen_params(given)
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+            raise UsageError(f"n is {_shown(n)}", hint="give the number of samples, 1 or more")
     except LmcError as error:
         raise error.at(at) from None
-    return GenExpr(_name(name, at), params, at)
+    return GenExpr(_name(name, at), params, at, n)
 
 
 def select(
@@ -451,10 +462,15 @@ class State:
             self._log = Entry(self._log, "text", item)
         elif isinstance(item, GenExpr):
             where = item.at or at
-            self._ref, text = self._recorder.gen(
-                self._ref, name := self._named(item.name, "gen"), item.params, where
-            )
+            name = self._named(item.name, "gen")
+            before = self._ref
+            self._ref, text = self._recorder.gen(before, name, item.params, where)
             self._variables[name] = text
+            if item.n is not None:
+                more = [
+                    self._recorder.gen(before, name, item.params, where) for _ in range(1, item.n)
+                ]
+                self._variables[name] = Samples([text, *(other for _, other in more)])
             self._log = Entry(self._log, "text", Made(text))
         elif isinstance(item, SelectExpr):
             where = item.at or at
@@ -492,7 +508,7 @@ class State:
 
     def _append_row(self, row: Concat, at: Location | None) -> None:
         def params_of(item: object) -> GenParams | None:
-            return item.params if isinstance(item, GenExpr) else None
+            return item.params if isinstance(item, GenExpr) and item.n is None else None
 
         for run in runs(row.items, params_of, lambda params: self._recorder.joins(params, at)):
             for text in run.before:
@@ -516,8 +532,11 @@ class State:
     def _named(self, name: str | None, kind: str) -> str:
         if name is not None:
             return name
-        self._unnamed += 1
-        return f"{kind}_{self._unnamed}"
+        while True:
+            self._unnamed += 1
+            name = f"{kind}_{self._unnamed}"
+            if name not in self._variables:
+                return name
 
     # -- variables
     def __getitem__(self, name: str) -> Any:
@@ -559,7 +578,7 @@ class State:
 
     def _read(self, ref: Ref) -> Any:
         if isinstance(ref, list):
-            return [self._read(item) for item in ref]
+            return type(ref)(self._read(item) for item in ref)
         if isinstance(ref, Given):
             return copied(ref.value)
         try:
@@ -790,6 +809,10 @@ class _Naming(_Block):
 
 def _article(role: str) -> str:
     return f"an {role}" if role[:1] in "aeio" else f"a {role}"
+
+
+class Samples(list[Any]):
+    """The texts of a gen with `n=`, in order; the state went on with the first."""
 
 
 class Forks(Sequence[State]):

@@ -24,7 +24,7 @@ _OWN = ("max_tokens", "regex", "json_schema", "ebnf", "choices", "whitespace", "
 
 _SHARED = (
     "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "jump_forward", "logit_bias",
-    "frequency_penalty", "presence_penalty", "repetition_penalty",
+    "frequency_penalty", "presence_penalty", "repetition_penalty", "logprobs", "top_logprobs",
 )  # fmt: skip
 """What all gens of a template must have in common."""
 

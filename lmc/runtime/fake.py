@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmc.errors import InternalError
-from lmc.runtime.request import MaskArray, Outcome, Sampling, Segment, Step
+from lmc.runtime.request import MaskArray, Outcome, Sampling, Segment, Step, TopTokens
 
 __all__ = ["FakeRunner"]
 
@@ -90,13 +90,19 @@ class FakeRunner:
         tokens: list[int] = []
         logprobs: list[float] = []
         scores: list[tuple[tuple[float, ...], ...]] = []
+        tops: list[TopTokens] = []
         for segment in step.segments:
             contexts = self._write(segment)
             token, logprob = -1, 0.0
+            tops.append(())
             if segment.sample is not None:
                 logits = self.logits(contexts[-1])
                 token = _draw(logits, segment.sample, segment, self._ids)
-                logprob = float(_log_softmax(logits)[token])
+                own = _log_softmax(logits)
+                logprob = float(own[token])
+                if segment.top:
+                    best = np.argsort(-own, kind="stable")[: segment.top]
+                    tops[-1] = tuple((int(t), float(own[t])) for t in best)
             tokens.append(token)
             logprobs.append(logprob)
             scores.append(
@@ -105,7 +111,9 @@ class FakeRunner:
                     for context, targets in zip(contexts, segment.targets, strict=False)
                 )
             )
-        return Outcome(tuple(tokens), tuple(logprobs), tuple(scores))
+        return Outcome(
+            tuple(tokens), tuple(logprobs), tuple(scores), tuple(tops) if any(tops) else ()
+        )
 
     def close(self) -> None:
         """Nothing to free."""
@@ -178,13 +186,17 @@ def _draw(logits: _Logits, sampling: Sampling, segment: Segment, ids: _Words) ->
     if segment.banned:
         allowed = allowed.copy()
         allowed[list(segment.banned)] = False
+    if segment.adjustment is not None:
+        logits = segment.adjustment.apply(logits)
     logits = np.where(allowed, logits, -np.inf)
     if sampling.temperature == 0:
         return int(logits.argmax())
     logits = logits / sampling.temperature
+    if sampling.min_p > 0:
+        allowed = logits >= logits.max() + np.log(sampling.min_p)
     kept = np.flatnonzero(allowed)
     if sampling.top_k > 0 or sampling.top_p < 1:
-        kept = np.argsort(-logits, kind="stable")
+        kept = kept[np.argsort(-logits[kept], kind="stable")]
         kept = kept[: sampling.top_k] if sampling.top_k > 0 else kept
         mass = np.cumsum(np.exp(_log_softmax(logits[kept])))
         kept = kept[: int((mass < sampling.top_p).sum()) + 1]

@@ -36,6 +36,7 @@ def sampling_of(row: Row, params: GenParams, draw: int) -> Sampling:
         temperature=params.temperature,
         top_p=params.top_p,
         top_k=params.top_k,
+        min_p=params.min_p,
         seed=row.seed if params.seed is None else params.seed,
         row=row.index,
         draw=draw,

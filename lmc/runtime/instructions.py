@@ -61,6 +61,7 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
         sampling=sampling_of(row, params, instr.draw),
         constraint=constraint,
         stop_automata=tuple(row.constraints[index] for index in instr.stops),
+        bias=executor.target.bias(params.logit_bias),
     )
 
     def done(result: Any) -> None:  # noqa: ANN401 - a GenResult or an error
@@ -69,7 +70,7 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
             return
         assert isinstance(result, GenResult), "a gen request gives a GenResult"
         if not row.finished:
-            row.meta[instr.into_text.index] = CallMeta.of_gen(result)
+            row.meta[instr.into_text.index] = CallMeta.of_gen(result, scored=params.scored)
         executor.set(row, instr.into.index, state.after_gen(result))
         executor.set(row, instr.into_text.index, result.text)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import time
 
 from lmc.errors import InternalError, LmcError
-from lmc.runtime.request import Request
+from lmc.runtime.request import Request, Timings
 from lmc.runtime.sequence import TokenSequence
 from lmc.runtime.work import Result, Work
 
@@ -39,6 +40,7 @@ class Job:
         arrival: its number in order of submission.
         stage: where it stands.
         cached_tokens: of its prompt, how many were found in the cache.
+        submitted, started, first_token: when, by the monotonic clock; None if not yet.
         outcome: the result, or the error, once the stage is DONE or ABORTED.
     """
 
@@ -46,6 +48,7 @@ class Job:
         "arrival",
         "before",
         "cached_tokens",
+        "first_token",
         "matched",
         "outcome",
         "request",
@@ -53,6 +56,8 @@ class Job:
         "seen_version",
         "sequence",
         "stage",
+        "started",
+        "submitted",
         "work",
     )
 
@@ -61,6 +66,9 @@ class Job:
         self.arrival = arrival
         self.stage = Stage.WAITING
         self.cached_tokens = 0
+        self.submitted = time.monotonic()
+        self.started: float | None = None
+        self.first_token: float | None = None
         self.outcome: Result | LmcError = None
         self.work: Work | None = None
         self.sequence = TokenSequence(request.keys, 0)
@@ -72,6 +80,14 @@ class Job:
     @property
     def ended(self) -> bool:
         return self.stage in (Stage.DONE, Stage.ABORTED)
+
+    def timings(self) -> Timings:
+        """When it was started and so on; it ends now."""
+
+        def after(moment: float | None) -> float | None:
+            return None if moment is None else moment - self.submitted
+
+        return Timings(after(self.started), after(self.first_token), after(time.monotonic()))
 
     def need_work(self) -> Work:
         if self.work is None:

@@ -43,6 +43,7 @@ def match(executor: Executor, row: Row, instr: p.Match) -> None:
         constraint=constraint,
         closing=template.texts[-1],
         extra_tokens=template.fixed_tokens,
+        bias=target.bias(params.logit_bias),
     )
 
     def done(result: Any) -> None:  # noqa: ANN401 - a GenResult or an error
@@ -50,7 +51,8 @@ def match(executor: Executor, row: Row, instr: p.Match) -> None:
             fail(executor, row, instr, result)
             return
         assert isinstance(result, GenResult), "a gen request gives a GenResult"
-        made = filled(template, result, target.tokenizer.token_bytes)
+        token_bytes = target.tokenizer.token_bytes
+        made = filled(template, result, token_bytes, scored=params.scored)
         if not row.finished:
             whole = dataclasses.replace(CallMeta.of_gen(result), parts=made.parts)
             row.meta[instr.into_text.index] = whole

@@ -27,8 +27,8 @@ from lmc.runtime.attention.registry import choose_attention
 from lmc.runtime.layers import row_ops
 from lmc.runtime.linear import best_dtype, linear_kinds
 from lmc.runtime.models.registry import model_class
-from lmc.runtime.request import Outcome, Segment, Step
-from lmc.runtime.sampler import Sampler, Wish
+from lmc.runtime.request import Outcome, Segment, Step, TopTokens
+from lmc.runtime.sampler import Sampler, Wish, greatest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -185,6 +185,7 @@ class ModelRunner:
         scores: list[list[tuple[float, ...]]] = [
             [() for _ in segment.targets] for segment in batch.segments
         ]
+        tops: list[TopTokens] = [() for _ in batch.segments]
         wanted: list[tuple[int, int]] = []  # segment, row in it
         for i, segment in enumerate(batch.segments):
             wanted += [(i, r) for r, targets in enumerate(segment.targets) if targets]
@@ -211,6 +212,11 @@ class ModelRunner:
                 if wishes[k] is not None:
                     tokens[i] = int(drawn[k])
                     logprobs[i] = float(values[k, tokens[i]]) - normalizer
+                    if batch.segments[i].top:
+                        tops[i] = tuple(
+                            (int(t), float(values[k, t]) - normalizer)
+                            for t in greatest(values[k], batch.segments[i].top)
+                        )
                 if batch.segments[i].targets:
                     ids = batch.segments[i].targets[r]
                     scores[i][r] = tuple(float(values[k, t]) - normalizer for t in ids)
@@ -218,6 +224,7 @@ class ModelRunner:
             tokens=tuple(tokens),
             logprobs=tuple(logprobs),
             scores=tuple(tuple(rows) for rows in scores),
+            tops=tuple(tops) if any(tops) else (),
         )
 
 
@@ -235,7 +242,7 @@ def _wish(segment: Segment, row: int) -> Wish | None:
     """What is to be drawn after a row: only the last one of a segment may have a wish."""
     if segment.sample is None or row != len(segment.tokens) - 1:
         return None
-    return Wish(segment.sample, segment.position, segment.mask, segment.banned)
+    return Wish(segment.sample, segment.position, segment.mask, segment.banned, segment.adjustment)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from lmc.constraints.automaton import Automaton
 from lmc.params import GenParams
+from lmc.runtime.adjustment import Adjustment
 
 __all__ = [
     "Constraint",
@@ -39,6 +40,8 @@ __all__ = [
     "ScoreResult",
     "Segment",
     "Step",
+    "Timings",
+    "TopTokens",
     "keys_of",
     "tokens_of",
 ]
@@ -46,6 +49,9 @@ __all__ = [
 KeyArray = npt.NDArray[np.int64]
 IntArray = npt.NDArray[np.int32]
 MaskArray = npt.NDArray[np.bool_]
+
+TopTokens = tuple[tuple[int, float], ...]
+"""Token ids and their log-probabilities in nats, the most likely first, equals by id."""
 
 
 def keys_of(tokens: npt.ArrayLike, *, made: bool) -> KeyArray:
@@ -103,6 +109,7 @@ class Sampling:
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
     seed: int = 0
     row: int = 0
     draw: int = 0
@@ -128,6 +135,7 @@ class GenRequest(Request):
 
     Attributes:
         stop_automata: those of `params.stop_regex`.
+        bias: `params.logit_bias`, by token ids.
         closing: the end of what the constraint matches, fixed text. Where nothing but an end of it
             can follow, the gen is complete: that end is not generated, and becomes a part of `rest`
             in the result.
@@ -138,6 +146,7 @@ class GenRequest(Request):
     sampling: Sampling = field(default_factory=Sampling)
     constraint: Constraint | None = None
     stop_automata: tuple[Automaton, ...] = ()
+    bias: tuple[tuple[int, float], ...] = ()
     closing: str = ""
     extra_tokens: int = 0
 
@@ -154,6 +163,21 @@ class PrefillRequest(Request):
     """Only put the prompt's KV into the cache."""
 
 
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """When things happened, in seconds after the request was submitted; None if never.
+
+    Attributes:
+        started: its first tokens were scheduled.
+        first_token: its first token was made.
+        finished: it ended.
+    """
+
+    started: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+
+
 @dataclass(slots=True)
 class GenResult:
     """What a gen gave.
@@ -164,9 +188,11 @@ class GenResult:
         text: what the variable holds.
         rest: the part of `text` after the kept tokens; it begins the next span.
         finish: why it ended.
-        stop: the stop string or pattern that ended it, or None.
-        logprobs: of each token of `tokens` that was sampled, in nats; NaN for forced ones.
+        stop: the stop string or pattern, or the stop token, that ended it; or None.
+        logprobs: of each token of `tokens`, in nats; NaN for forced ones, unless all were wanted.
+        top_logprobs: per token, the ids and log-probabilities of the most likely ones, if wanted.
         cached_tokens, prompt_tokens, forced_tokens: counts of this request.
+        timings: of this request.
     """
 
     tokens: list[int]
@@ -174,11 +200,13 @@ class GenResult:
     text: str
     rest: str
     finish: Finish
-    stop: str | None = None
+    stop: str | int | None = None
     logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[TopTokens] = field(default_factory=list)
     prompt_tokens: int = 0
     cached_tokens: int = 0
     forced_tokens: int = 0
+    timings: Timings = field(default_factory=Timings, compare=False)
 
 
 @dataclass(slots=True)
@@ -205,7 +233,9 @@ class Segment:
         sample: draw the token after the last one, or None.
         position: how many tokens the gen has made so far: the counter of the random draw.
         mask: allowed tokens for that draw, bool (vocabulary,), or None for all.
-        banned: token ids that may not be drawn (`ignore_eos`).
+        banned: token ids that may not be drawn (`ignore_eos`, `min_tokens`).
+        adjustment: changes of the logits before that draw, or None.
+        top: how many of the most likely tokens are wanted with it.
         targets: for row i of the segment, token ids whose log-probabilities after that row are
             wanted; empty, or one tuple per row.
     """
@@ -218,6 +248,8 @@ class Segment:
     position: int = 0
     mask: MaskArray | None = None
     banned: tuple[int, ...] = ()
+    adjustment: Adjustment | None = None
+    top: int = 0
     targets: tuple[tuple[int, ...], ...] = ()
 
 
@@ -234,14 +266,18 @@ class Outcome:
 
     Attributes:
         tokens: the sampled token, or -1 where none was asked for.
-        logprobs: log-probability of the sampled token under the distribution before temperature,
-            filters and masks, in nats; 0.0 where none was asked for.
+        logprobs: log-probability of the sampled token, in nats: the log softmax of the model's own
+            logits, before adjustments, temperature, filters and masks; 0.0 where none was asked
+            for.
         scores: like `Segment.targets`, their log-probabilities.
+        tops: the `Segment.top` most likely tokens of the same distribution; left out if no segment
+            wanted any.
     """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     scores: tuple[tuple[tuple[float, ...], ...], ...]
+    tops: tuple[TopTokens, ...] = ()
 
 
 class Runner(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lmc.errors import LmcError
-from lmc.runtime.request import GenResult
+from lmc.runtime.request import GenResult, Timings, TopTokens
 
 if TYPE_CHECKING:
     from lmc.runtime.context import Context
@@ -21,12 +21,17 @@ class CallMeta:
     Attributes:
         finish_reason: "stop", "eos", "length", "constraint" or "cancelled"; "select" for selects
             and "score" for scores.
-        matched_stop: the stop string or pattern that ended it, or None.
+        matched_stop: the stop string or pattern, or the stop token, that ended it; or None.
         token_ids: the tokens that were made (of a select: of the choice taken; of a score: of
             its text).
         prompt_tokens, cached_tokens: of the prompt, and how many of them the cache held.
         completion_tokens: tokens made; `forced_tokens` of them without asking the model.
-        logprobs: of these tokens, in nats; NaN for forced ones.
+        logprobs: of these tokens, in nats: the log softmax of the model's own logits, before
+            penalties, biases, temperature, filters and masks; NaN for forced ones, unless the gen
+            asked for all.
+        scored: whether the gen asked for log-probabilities.
+        top_logprobs: per token, if asked for, the most likely ones: (token id, log-probability).
+        timings: in seconds after the call was submitted.
         method: of a select.
         scores: per choice of a select, its score by the method; the greatest one wins.
         choice_logprobs: per choice of a select, the log-probabilities of its tokens.
@@ -38,9 +43,12 @@ class CallMeta:
     token_ids: tuple[int, ...]
     prompt_tokens: int
     cached_tokens: int
-    matched_stop: str | None = None
+    matched_stop: str | int | None = None
     forced_tokens: int = 0
     logprobs: tuple[float, ...] = ()
+    scored: bool = False
+    top_logprobs: tuple[TopTokens, ...] = ()
+    timings: Timings = field(default_factory=Timings, compare=False)
     method: str | None = None
     scores: dict[str, float] | None = None
     choice_logprobs: dict[str, tuple[float, ...]] | None = None
@@ -53,8 +61,8 @@ class CallMeta:
         return len(self.token_ids)
 
     @staticmethod
-    def of_gen(result: GenResult) -> CallMeta:
-        """The facts about a gen."""
+    def of_gen(result: GenResult, *, scored: bool = False) -> CallMeta:
+        """The facts about a gen; `scored` if it asked for log-probabilities."""
         return CallMeta(
             finish_reason=str(result.finish),
             token_ids=tuple(result.tokens),
@@ -63,6 +71,9 @@ class CallMeta:
             matched_stop=result.stop,
             forced_tokens=result.forced_tokens,
             logprobs=tuple(result.logprobs),
+            scored=scored,
+            top_logprobs=tuple(result.top_logprobs),
+            timings=result.timings,
         )
 
 

@@ -1,8 +1,9 @@
 """Draw tokens. A draw depends on its `Sampling`, its position and its row of logits, nothing else.
 
-Greedy takes the greatest logit, the lowest id among equals. Otherwise, in this order: mask, divide
-by the temperature, keep the `top_k` greatest, of these keep the fewest most likely ones whose
-probabilities reach `top_p` (equals rank by id), and draw by the Gumbel-max trick: the token with
+Greedy takes the greatest logit, the lowest id among equals. Otherwise, in this order: adjust, mask,
+divide by the temperature, keep those at least `min_p` times as likely as the most likely one, of
+these the `top_k` greatest, of these the fewest most likely ones whose probabilities reach `top_p`
+(equals rank by id), and draw by the Gumbel-max trick: the token with
 the greatest `logit / temperature + g`, with g = -log(-log(1 - u)) of a uniform u in (0, 1) for each
 token id.
 
@@ -21,6 +22,7 @@ Source: Gumbel-max: Maddison et al., 2014. Counter-based numbers: Salmon et al.,
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmc.errors import InternalError
+from lmc.runtime.adjustment import Adjustment
 from lmc.runtime.request import MaskArray, Sampling
 
 if TYPE_CHECKING:
@@ -37,7 +40,16 @@ if TYPE_CHECKING:
 
     from lmc.runtime.kernels.parallel import Team
 
-__all__ = ["Sampler", "Wish", "allowed_tokens", "draw", "keys_of_draw", "noise", "scramble"]
+__all__ = [
+    "Sampler",
+    "Wish",
+    "allowed_tokens",
+    "draw",
+    "greatest",
+    "keys_of_draw",
+    "noise",
+    "scramble",
+]
 
 FloatArray = npt.NDArray[np.float32]
 WordArray = npt.NDArray[np.uint32]
@@ -53,6 +65,7 @@ class Wish:
     position: int = 0
     mask: MaskArray | None = None
     banned: tuple[int, ...] = ()
+    adjustment: Adjustment | None = None
 
 
 def scramble(x: WordArray) -> WordArray:
@@ -82,27 +95,35 @@ def noise(ids: npt.NDArray[np.integer], keys: tuple[int, int]) -> npt.NDArray[np
 def allowed_tokens(
     logits: FloatArray, sampling: Sampling, mask: MaskArray | None
 ) -> MaskArray | None:
-    """Which tokens are left after mask, top-k and top-p; None for all.
+    """Which tokens are left after mask, min-p, top-k and top-p; None for all.
 
     Equal logits rank by id, the lowest first, so that no more than `top_k` are left.
     """
     vocabulary = len(logits)
     k = sampling.top_k if 0 < sampling.top_k < vocabulary else vocabulary
-    if sampling.temperature == 0 or (k == vocabulary and sampling.top_p >= 1.0):
+    every = k == vocabulary and sampling.top_p >= 1.0
+    if sampling.temperature == 0 or (every and sampling.min_p == 0):
         return mask
     scores = logits if mask is None else np.where(mask, logits, np.float32(-np.inf))
-    greatest, whole = scores.max(), math.nan
+    most, whole = scores.max(), math.nan
+    if sampling.min_p > 0:
+        floor = float(most) + sampling.temperature * math.log(sampling.min_p)
+        likely = scores >= np.float64(floor)
+        mask = likely if mask is None else likely & mask
+        if every:
+            return mask
+        scores = np.where(mask, logits, np.float32(-np.inf))
     if k < vocabulary:
-        ranked = _greatest(scores, k)
+        ranked = greatest(scores, k)
     else:
-        distances = (scores - greatest) / np.float32(sampling.temperature)
+        distances = (scores - most) / np.float32(sampling.temperature)
         whole = float(np.exp(distances).sum(dtype=np.float64))
         # tokens further off share less than 1 - top_p of the greatest one's probability
         far = math.log((1 - sampling.top_p) / vocabulary) - NEAR_ENOUGH
         near = np.flatnonzero(distances >= far)
         ranked = near[np.argsort(-scores[near], kind="stable")]
     if sampling.top_p < 1.0:
-        weights = np.exp((scores[ranked] - greatest).astype(np.float64) / sampling.temperature)
+        weights = np.exp((scores[ranked] - most).astype(np.float64) / sampling.temperature)
         whole = float(weights.sum()) if k < vocabulary else whole
         before = np.cumsum(weights) - weights
         ranked = ranked[before < sampling.top_p * whole]
@@ -111,7 +132,7 @@ def allowed_tokens(
     return left if mask is None else left & mask
 
 
-def _greatest(scores: FloatArray, count: int) -> npt.NDArray[np.int64]:
+def greatest(scores: FloatArray, count: int) -> npt.NDArray[np.int64]:
     """The ids of the `count` greatest scores, greatest first, equals by id."""
     ids = np.arange(len(scores))
     if count < len(scores):
@@ -126,6 +147,8 @@ def draw(logits: FloatArray, wish: Wish) -> int:
     mask = _unbanned(wish, len(logits))
     if mask is not None and not mask.any():
         return -1
+    if wish.adjustment is not None:
+        logits = wish.adjustment.apply(logits)
     left = allowed_tokens(logits, wish.sampling, mask)
     scores = logits.astype(np.float64)
     if wish.sampling.temperature > 0:
@@ -176,10 +199,24 @@ class Sampler:
             tokens, normalizers = self._by_definition(values, wishes)
         else:
             tokens, normalizers = self._compiled(values, wishes)
+            self._draw_adjusted(values, wishes, tokens)
         for wish, token, normalizer in zip(wishes, tokens, normalizers, strict=True):
             if wish is not None and token < 0 and np.isfinite(normalizer):
                 raise InternalError("a mask allows no token at all")
         return tokens, normalizers
+
+    def _draw_adjusted(
+        self, logits: FloatArray, wishes: Sequence[Wish | None], tokens: npt.NDArray[np.int64]
+    ) -> None:
+        """Draw again where logits are to be adjusted; their normalizers are those before."""
+        changed: dict[int, Wish] = {}
+        rows = []
+        for i, wish in enumerate(wishes):
+            if wish is not None and wish.adjustment is not None:
+                changed[i] = dataclasses.replace(wish, adjustment=None)
+                rows.append(wish.adjustment.apply(logits[i]))
+        if rows:
+            tokens[list(changed)], _ = self._compiled(np.stack(rows), list(changed.values()))
 
     def _by_definition(
         self, logits: FloatArray, wishes: Sequence[Wish | None]
@@ -205,6 +242,10 @@ class Sampler:
         for i, wish in enumerate(wishes):
             if wish is None:
                 masks.append(None)
+                continue
+            if wish.adjustment is not None:  # what would be drawn here is drawn again
+                masks.append(None)
+                rows[i, 0] = 1
                 continue
             mask = allowed_tokens(logits[i], wish.sampling, _unbanned(wish, self._vocab_size))
             if mask is not None:

@@ -22,6 +22,7 @@ nothing is computed twice. If the step fails, they are taken out again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ import numpy as np
 from lmc.errors import Cancelled, CapacityError, InternalError, LmcError
 from lmc.runtime.job import MOVES, Job, Stage
 from lmc.runtime.kv_memory import KVMemory
-from lmc.runtime.request import IntArray, Outcome, Request, Segment, Step
+from lmc.runtime.request import GenResult, IntArray, Outcome, Request, Segment, Step
 from lmc.runtime.score_work import ScoreWork
 from lmc.runtime.sequence import TokenSequence
 from lmc.runtime.stats import EngineStats
@@ -345,6 +346,7 @@ class Scheduler:
         self._waiting.admit(job)
         self._move(job, Stage.PREFILL)
         self._running.append(job)
+        job.started = job.started or time.monotonic()
         if not job.retracted:
             self.stats.requests += 1
             self.stats.prompt_tokens += sequence.prompt
@@ -411,13 +413,18 @@ class Scheduler:
             segment = step.segments[at]
             try:
                 added = work.take(
-                    segment, outcome.tokens[at], outcome.logprobs[at], outcome.scores[at]
+                    segment,
+                    outcome.tokens[at],
+                    outcome.logprobs[at],
+                    outcome.scores[at],
+                    outcome.tops[at] if outcome.tops else (),
                 )
             except LmcError as error:
                 self._abort(job, error)
                 return
             drawn = drawn or segment.sample is not None
             if added:
+                job.first_token = job.first_token or time.monotonic()
                 sequence.append_made(added)
                 self.stats.generated_tokens += 1
                 self.stats.forced_tokens += len(added) - 1
@@ -463,6 +470,8 @@ class Scheduler:
 
     def _end(self, job: Job, stage: Stage, outcome: Result | LmcError) -> None:
         self._move(job, stage)
+        if isinstance(outcome, GenResult):
+            outcome.timings = job.timings()
         job.outcome = outcome
         self.ended.append(job)
 

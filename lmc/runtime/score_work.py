@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmc.runtime.request import IntArray, KeyArray, ScoreRequest, ScoreResult, Segment
+from lmc.runtime.request import (
+    IntArray,
+    KeyArray,
+    ScoreRequest,
+    ScoreResult,
+    Segment,
+    TopTokens,
+)
 from lmc.runtime.sequence import TokenSequence
 
 __all__ = ["ScoreWork"]
@@ -127,9 +134,14 @@ class ScoreWork:
         return segment
 
     def take(
-        self, segment: Segment, token: int, logprob: float, scores: tuple[tuple[float, ...], ...]
+        self,
+        segment: Segment,
+        token: int,
+        logprob: float,
+        scores: tuple[tuple[float, ...], ...],
+        top: TopTokens = (),
     ) -> list[int]:
-        del token, logprob
+        del token, logprob, top
         chain = self._asked.pop(id(segment), None)
         if chain is None:
             return []  # a part of the prompt that nothing is asked about

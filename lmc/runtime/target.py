@@ -13,6 +13,8 @@ from lmc.constraints.joining import joined
 from lmc.constraints.loading import load, matcher_of
 from lmc.constraints.matcher import TokenMatcher
 from lmc.constraints.vocabulary import Vocabulary
+from lmc.errors import UsageError
+from lmc.params import LogitBias
 from lmc.plan import Plan
 from lmc.runtime.chat import ChatTemplate
 from lmc.runtime.request import KeyArray
@@ -72,6 +74,28 @@ class Target:
                 lambda text: tokenizer.encode(text, first=False),
             )
         return self._vocabulary
+
+    def bias(self, by_name: LogitBias) -> tuple[tuple[int, float], ...]:
+        """A logit bias by token ids.
+
+        Raises:
+            UsageError: a text is not one token, or a token is there twice.
+        """
+        found: dict[int, float] = {}
+        for key, number in by_name:
+            tokens = self.tokenizer.encode(key, first=False) if isinstance(key, str) else [key]
+            if len(tokens) != 1:
+                raise UsageError(
+                    f"logit_bias has the text {key!r}, which is {len(tokens)} tokens",
+                    hint="give a text that is one token of this model, or token ids",
+                )
+            if tokens[0] in found:
+                raise UsageError(
+                    f"logit_bias has the token {tokens[0]} twice, also as {key!r}",
+                    hint="give each token once",
+                )
+            found[tokens[0]] = number
+        return tuple(found.items())
 
     def automata(self, plan: Plan) -> list[Automaton]:
         """The automata of a plan, equal ones shared."""

@@ -105,8 +105,14 @@ class Filled:
     parts: tuple[MadePart, ...]
 
 
-def filled(template: Template, result: GenResult, token_bytes: Sequence[bytes | None]) -> Filled:
-    """The variables of a template, read back from its text."""
+def filled(
+    template: Template,
+    result: GenResult,
+    token_bytes: Sequence[bytes | None],
+    *,
+    scored: bool = False,
+) -> Filled:
+    """The variables of a template, read back from its text; for `scored` see `CallMeta`."""
     raw = bytearray()
     spans = []
     for token in result.tokens:
@@ -119,7 +125,7 @@ def filled(template: Template, result: GenResult, token_bytes: Sequence[bytes | 
     skipped = min(len(template.before.encode()), len(raw))
     body = bytes(raw[skipped:])
     pieces = cut(template.automata, template.texts, body, complete=complete)
-    meta = CallMeta.of_gen(result)
+    meta = CallMeta.of_gen(result, scored=scored)
 
     def part(nth: int, piece: Piece) -> MadePart:
         first, end = piece.begin + skipped, piece.end + skipped
@@ -131,6 +137,7 @@ def filled(template: Template, result: GenResult, token_bytes: Sequence[bytes | 
                 finish_reason=_reason(template, result, nth, piece, len(body)),
                 token_ids=tuple(result.tokens[i] for i in own),
                 logprobs=tuple(result.logprobs[i] for i in own),
+                top_logprobs=tuple(result.top_logprobs[i] for i in own if result.top_logprobs),
                 forced_tokens=sum(1 for i in own if result.logprobs[i] != result.logprobs[i]),
             ),
         )

@@ -16,6 +16,7 @@ import numpy as np
 
 from lmc.constraints.stopping import Stops, stops_of
 from lmc.errors import LmcError, RunError, UsageError
+from lmc.runtime.adjustment import Adjuster
 from lmc.runtime.output import TextAssembler, open_character
 from lmc.runtime.request import (
     Finish,
@@ -30,6 +31,7 @@ from lmc.runtime.request import (
     ScoreRequest,
     ScoreResult,
     Segment,
+    TopTokens,
     tokens_of,
 )
 from lmc.runtime.score_work import ScoreWork
@@ -87,7 +89,12 @@ class Work(Protocol):
         """Segments for the next `len(slots)` branch tokens."""
 
     def take(
-        self, segment: Segment, token: int, logprob: float, scores: tuple[tuple[float, ...], ...]
+        self,
+        segment: Segment,
+        token: int,
+        logprob: float,
+        scores: tuple[tuple[float, ...], ...],
+        top: TopTokens = (),
     ) -> list[int]:
         """Take what came of a segment that this made; the tokens to append to the sequence."""
 
@@ -117,19 +124,32 @@ class GenWork:
         self._sampling = request.sampling
         self._constraint = request.constraint
         self._jump = request.params.jump_forward
-        self._limit = min(request.params.max_tokens + request.extra_tokens, limit)
+        params = request.params
+        self._limit = min(params.max_tokens + request.extra_tokens, limit)
         self._closing = request.closing
         self._closed = ""  # what of the closing text was left out
-        self._ends = frozenset() if request.params.ignore_eos else vocabulary.eos_ids
-        self._banned = tuple(sorted(vocabulary.eos_ids)) if request.params.ignore_eos else ()
+        self._stops = frozenset(params.stop_token_ids)
+        self._ends = frozenset() if params.ignore_eos else vocabulary.eos_ids
+        self._never = vocabulary.eos_ids - self._stops if params.ignore_eos else frozenset()
+        self._least = params.min_tokens
+        self._scored, self._top = params.scored, params.top_logprobs
         head = _open_end(request.keys, vocabulary)
-        self.text = TextAssembler(vocabulary.token_bytes, _stops_of(request), head)
+        self.text = TextAssembler(
+            vocabulary.token_bytes, _stops_of(request), head, params.min_tokens
+        )
+        self._adjuster: Adjuster | None = Adjuster(params, request.bias, tokens_of(request.keys))
+        if not self._adjuster.active:
+            self._adjuster = None
         self.made: list[int] = []
         self.logprobs: list[float] = []
+        self.tops: list[TopTokens] = []
+        self._stop_token: int | None = None
+        self._due: list[int] = []  # forced tokens that are computed one by one, to be scored
         self.forced = 0
         self.finish: Finish | None = None
         self._prompt = len(request.keys)
         self._mask: MaskArray | None = None
+        self._banned: tuple[int, ...] = ()
         self._shortest = 0  # tokens of the shortest text that the constraint takes
 
     @property
@@ -160,18 +180,22 @@ class GenWork:
         Raises:
             LmcError: nothing may, or the constraint fails.
         """
+        early = self._ends | self._stops if len(self.made) < self._least else frozenset()
+        self._banned = tuple(sorted(self._never | early))
         if self._constraint is None:
+            return
+        if self._due:
+            self._mask = np.zeros(self._vocabulary.size, np.bool_)
+            self._mask[self._due[0]] = True
+            self._banned = ()
             return
         with _guard():
             room = self.to_make()
             near = room <= self._shortest + STEER_TOKENS
             mask = self._constraint.mask_within(room) if near else self._constraint.mask()
-        allowed = mask.any()
-        if allowed and self._banned:
-            left = mask.copy()
-            left[list(self._banned)] = False
-            allowed = left.any()
-        if not allowed:
+        if early and not _any_but(mask, self._banned):
+            self._banned = tuple(sorted(self._never))  # nothing is left but the end
+        if not _any_but(mask, self._banned):
             raise RunError(
                 f"no token is allowed after {self.text.text!r}: the constraint is at a dead end",
                 hint="the vocabulary cannot spell what the constraint wants here",
@@ -179,9 +203,17 @@ class GenWork:
         self._mask = mask
 
     def last_segment(self, tokens: IntArray, start: int, slots: IntArray, made: bool) -> Segment:
-        position = len(self.made)
         return Segment(
-            tokens, start, slots, made, self._sampling, position, self._mask, self._banned
+            tokens,
+            start,
+            slots,
+            made,
+            sample=self._sampling,
+            position=len(self.made),
+            mask=self._mask,
+            banned=self._banned,
+            adjustment=None if self._adjuster is None else self._adjuster.current(),
+            top=self._top,
         )
 
     def place_branches(self, sequence: TokenSequence, slots: IntArray) -> list[Segment]:
@@ -189,7 +221,12 @@ class GenWork:
         return []
 
     def take(
-        self, segment: Segment, token: int, logprob: float, scores: tuple[tuple[float, ...], ...]
+        self,
+        segment: Segment,
+        token: int,
+        logprob: float,
+        scores: tuple[tuple[float, ...], ...],
+        top: TopTokens = (),
     ) -> list[int]:
         """Take a drawn token.
 
@@ -199,6 +236,9 @@ class GenWork:
         del scores
         if segment.sample is None:
             return []
+        if token in self._stops and len(self.made) >= self._least:
+            self.finish, self._stop_token = Finish.STOP, token
+            return []
         if token in self._ends:
             if self._constraint is not None and not self._constraint.is_complete():
                 raise RunError(
@@ -207,7 +247,7 @@ class GenWork:
                 )
             self.finish = Finish.EOS
             return []
-        self._add(token, logprob)
+        self._add(token, logprob, top)
         return [token, *self._jump_forward()]
 
     def _jump_forward(self) -> list[int]:
@@ -215,12 +255,20 @@ class GenWork:
         added: list[int] = []
         if self._constraint is None or not self._jump:
             return added
+        if self._scored:
+            if not self._due and self.finish is None:
+                with _guard():
+                    self._due = list(self._constraint.forced())
+            return added
         while self.finish is None:
             with _guard():
                 run = self._constraint.forced()
             if not run:
                 break
             for token in run:
+                if token in self._stops and len(self.made) >= self._least:
+                    self.finish, self._stop_token = Finish.STOP, token
+                    break
                 self._add(token, math.nan)
                 added.append(token)
                 if self.finish is not None:
@@ -228,9 +276,15 @@ class GenWork:
         self.forced += len(added)
         return added
 
-    def _add(self, token: int, logprob: float) -> None:
+    def _add(self, token: int, logprob: float, top: TopTokens = ()) -> None:
         self.made.append(token)
         self.logprobs.append(logprob)
+        if self._top:
+            self.tops.append(top)
+        if self._due:
+            self._due.pop(0)
+        if self._adjuster is not None:
+            self._adjuster.add(token)
         finished = False
         if self._constraint is not None:
             with _guard():
@@ -269,8 +323,9 @@ class GenWork:
             text=self.text.text + self._closed,
             rest=rest + self._closed,
             finish=self.finish or Finish.CANCELLED,
-            stop=self.text.stop,
+            stop=self.text.stop if self._stop_token is None else self._stop_token,
             logprobs=self.logprobs,
+            top_logprobs=self.tops,
             prompt_tokens=self._prompt,
             cached_tokens=cached_tokens,
             forced_tokens=self.forced,
@@ -302,9 +357,14 @@ class PrefillWork:
         return []
 
     def take(
-        self, segment: Segment, token: int, logprob: float, scores: tuple[tuple[float, ...], ...]
+        self,
+        segment: Segment,
+        token: int,
+        logprob: float,
+        scores: tuple[tuple[float, ...], ...],
+        top: TopTokens = (),
     ) -> list[int]:
-        del token, logprob, scores
+        del token, logprob, scores, top
         self.finished = segment is self._last
         return []
 
@@ -333,6 +393,16 @@ def work_of(
         raise UsageError(f"the prompt holds token ids outside of 0..{vocabulary.size - 1}")
     if isinstance(request, GenRequest):
         _check_sampling(request.sampling)
+        for what, ids in (
+            ("stop_token_ids", request.params.stop_token_ids),
+            ("logit_bias", [token for token, _ in request.bias]),
+        ):
+            wrong = [token for token in ids if not 0 <= token < vocabulary.size]
+            if wrong:
+                raise UsageError(
+                    f"{what} holds the token id {wrong[0]}",
+                    hint=f"the model's tokens are 0 to {vocabulary.size - 1}",
+                )
         return GenWork(request, vocabulary, limit)
     if isinstance(request, ScoreRequest):
         if not request.continuations or not all(request.continuations):
@@ -359,7 +429,9 @@ def _check_sampling(sampling: Sampling) -> None:
             raise UsageError(
                 f"{name} is {value!r}, must be an integer", hint=f"give {name}= an int"
             )
-    for name, low, high in (("temperature", 0.0, math.inf), ("top_p", 0.0, 1.0)):
+    for name, low, high in (
+        ("temperature", 0.0, math.inf), ("top_p", 0.0, 1.0), ("min_p", 0.0, 1.0),
+    ):  # fmt: skip
         value = getattr(sampling, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise UsageError(f"{name} is {value!r}, must be a number")
@@ -380,6 +452,15 @@ def _guard() -> Iterator[None]:
         raise
     except Exception as error:  # a constraint must not take the other requests with it
         raise RunError(f"the constraint failed: {error or type(error).__name__}") from error
+
+
+def _any_but(mask: MaskArray, banned: tuple[int, ...]) -> bool:
+    """Whether a mask allows any other token."""
+    if not banned:
+        return bool(mask.any())
+    left = mask.copy()
+    left[[*banned]] = False
+    return bool(left.any())
 
 
 def _stops_of(request: GenRequest) -> Stops | None:

@@ -43,8 +43,27 @@ from tests.engine_oracle import (
 # Few different keys, of both kinds, so that prompts share prefixes and differ in `made` alone.
 KEYS = st.lists(st.sampled_from([0, 1, 2, 3, 20]), min_size=1, max_size=14)
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=4)
+
+
+def _params(max_tokens: int, min_tokens: int, more: dict[str, Any], **fields: Any) -> GenParams:
+    least = min(min_tokens, max_tokens)
+    return GenParams(max_tokens=max_tokens, min_tokens=least, **fields, **more)
+
+
 PARAMS = st.builds(
-    GenParams,
+    _params,
+    min_tokens=st.sampled_from([0, 0, 1, 4]),
+    more=st.fixed_dictionaries(
+        {},
+        optional={
+            "stop_token_ids": st.sampled_from([(2,), (0, min(EOS))]),
+            "frequency_penalty": st.sampled_from([0.5, -1.0]),
+            "presence_penalty": st.sampled_from([1.5, -0.25]),
+            "repetition_penalty": st.sampled_from([1.3, 0.8]),
+            "logprobs": st.booleans(),
+            "top_logprobs": st.integers(0, 3),
+        },
+    ),
     max_tokens=st.integers(0, 30),
     stop=st.sampled_from([(), (), ("ab",), ("b", "a b"), ("é",), ("\n", "cab.")]),
     stop_regex=st.sampled_from([(), (), (r"[ab]{2}",), (r"\bc", r"a\s")]),
@@ -56,6 +75,7 @@ SAMPLING = st.builds(
     temperature=st.sampled_from([0.0, 0.0, 1.0, 1.7]),
     top_p=st.sampled_from([1.0, 0.7]),
     top_k=st.sampled_from([0, 3]),
+    min_p=st.sampled_from([0.0, 0.2]),
     draw=st.integers(0, 2),
 )
 PRIORITY = st.sampled_from([(), (0,), (0, 1), (1,)])
@@ -69,7 +89,8 @@ def gen_request(
     constraint: Words | None = None,
 ) -> GenRequest:
     automata = tuple(automaton_of("stop_regex", source) for source in params.stop_regex)
-    return GenRequest(array(keys), priority, params, sampling, constraint, automata)
+    bias = ((1, 2.0), (3, -4.5)) if sampling.draw == 1 else ()
+    return GenRequest(array(keys), priority, params, sampling, constraint, automata, bias)
 
 
 class Stumbling(FakeRunner):
@@ -266,6 +287,7 @@ def check_gen(asked: Asked, request: GenRequest, capacity: int) -> None:
         assert (outcome.text, outcome.finish) == (expected.text, expected.finish)
         assert outcome.stop == expected.stop
         assert same(outcome.logprobs, expected.logprobs)
+        assert outcome.top_logprobs == expected.tops
     assert "".join(asked.pieces) == outcome.text
     assert outcome.prompt_tokens == len(request.keys)
     assert 0 <= outcome.cached_tokens <= outcome.prompt_tokens

@@ -11,7 +11,7 @@ import pytest
 
 import lmc
 from lmc.codegen.artifact import Artifact, write_artifact
-from lmc.errors import ConstraintError
+from lmc.errors import ConstraintError, UsageError
 from lmc.frontend.dsl import State
 
 Both = Callable[..., lmc.Result]
@@ -83,3 +83,237 @@ def test_a_stop_pattern_that_cannot_be_is_an_error_of_its_line(
         run()
     assert caught.value.where is not None
     assert caught.value.where.file.endswith("test_gen_parameters.py")
+
+
+def test_min_tokens_keeps_ends_and_stops_away(both: Both) -> None:
+    free = both(max_tokens=60, ignore_eos=True)
+    ended = both(max_tokens=60)
+    assert ended.meta("a").finish_reason == "eos", "the fake model ends some texts"
+    count = ended.meta("a").completion_tokens
+    later = both(max_tokens=60, min_tokens=count + 1)
+    assert later.meta("a").completion_tokens > count
+    assert later.meta("a").token_ids[:count] == free.meta("a").token_ids[:count]
+
+    stopped = both(max_tokens=60, ignore_eos=True, stop=" ")
+    least = stopped.meta("a").completion_tokens + 1
+    longer = both(max_tokens=60, ignore_eos=True, stop=" ", min_tokens=least)
+    kept = longer.meta("a").token_ids[:least]
+    assert len(kept) == least
+    assert free["a"].startswith(longer["a"])
+    assert len(longer["a"]) > len(stopped["a"])
+
+
+def test_min_tokens_gives_way_to_a_constraint_that_leaves_only_the_end(both: Both) -> None:
+    out = both(max_tokens=20, min_tokens=15, regex="[a-z]{2}")
+    assert re.fullmatch("[a-z]{2}", out["a"])
+
+
+def test_stop_token_ids_end_the_text_and_are_left_out(both: Both) -> None:
+    free = both(max_tokens=20, ignore_eos=True).meta("a").token_ids
+    stop = free[4]
+    out = both(max_tokens=20, ignore_eos=True, stop_token_ids=[stop])
+    meta = out.meta("a")
+    assert (meta.finish_reason, meta.matched_stop) == ("stop", stop)
+    assert meta.token_ids == free[: free.index(stop)]
+
+
+def test_an_end_token_may_be_a_stop_token_where_ends_are_ignored(
+    both: Both, engine: lmc.Engine
+) -> None:
+    (end,) = engine.executor.target.tokenizer.eos_ids
+    out = both(max_tokens=60, ignore_eos=True, stop_token_ids=[end]).meta("a")
+    assert out.matched_stop == end
+    assert out.token_ids == both(max_tokens=60).meta("a").token_ids
+
+
+def test_a_frequency_penalty_makes_a_text_that_repeats_nothing(both: Both) -> None:
+    free = both(max_tokens=60, ignore_eos=True, temperature=1.5, top_k=3).meta("a").token_ids
+    assert len(set(free)) < len(free)
+    for penalty in ("frequency_penalty", "presence_penalty"):
+        options = {penalty: 2.0, "logit_bias": {"e": 30.0, "t": 29.0, "a": 28.0}}
+        ids = both(max_tokens=9, ignore_eos=True, **options).meta("a").token_ids
+        first, second, third = ids[0], ids[1], ids[2]
+        assert len({first, second, third}) > 1, f"{penalty} makes what came once less likely"
+    assert len(set(both(max_tokens=9, ignore_eos=True, logit_bias={"e": 30.0})["a"])) == 1
+
+
+def test_a_repetition_penalty_counts_the_prompt_too(both: Both, engine: lmc.Engine) -> None:
+    # The prompt has these letters; a penalty below 1 makes them likelier, one above 1 rarer.
+    prompt = set(engine.executor.target.tokenizer.encode("What is it? ", first=False))
+
+    def share(penalty: float) -> int:
+        out = both(max_tokens=30, ignore_eos=True, temperature=1.0, repetition_penalty=penalty)
+        return sum(token in prompt for token in out.meta("a").token_ids)
+
+    assert share(0.3) > share(1.0) + 5
+    assert share(0.3) > share(3.0) + 5
+
+
+def test_a_logit_bias_bans_and_prefers(both: Both) -> None:
+    free = both(max_tokens=5, ignore_eos=True).meta("a").token_ids
+    out = both(max_tokens=5, ignore_eos=True, logit_bias={free[0]: -100.0})
+    assert free[0] not in out.meta("a").token_ids
+    assert both(max_tokens=5, ignore_eos=True, logit_bias={"q": 100})["a"] == "qqqqq"
+
+
+def test_min_p_leaves_the_likely_tokens(both: Both) -> None:
+    greedy = both(max_tokens=12, ignore_eos=True)["a"]
+    assert both(max_tokens=12, ignore_eos=True, temperature=2.0)["a"] != greedy
+    assert both(max_tokens=12, ignore_eos=True, temperature=2.0, min_p=1.0)["a"] == greedy
+
+
+def test_log_probabilities_are_the_models_own(both: Both) -> None:
+    plain = both(max_tokens=6, ignore_eos=True, top_logprobs=3)
+    meta = plain.meta("a")
+    assert meta.scored
+    for token, logprob, top in zip(meta.token_ids, meta.logprobs, meta.top_logprobs, strict=True):
+        assert top[0] == (token, logprob), "greedy takes the most likely token"
+        assert [p for _, p in top] == sorted((p for _, p in top), reverse=True)
+        assert len(top) == 3
+    shaped = both(max_tokens=6, ignore_eos=True, top_logprobs=3, logit_bias={"q": 100})
+    assert shaped.meta("a").top_logprobs[0] == meta.top_logprobs[0], "no bias is in it"
+    assert shaped.meta("a").logprobs[0] < meta.logprobs[0]
+    assert "top_logprobs" in plain.to_json()["meta"]["a"]
+
+
+def test_forced_tokens_have_log_probabilities_if_they_are_asked_for(both: Both) -> None:
+    options = {"max_tokens": 30, "regex": r"The answer is [0-9]\. The end"}
+    jumped, scored = both(**options), both(**options, logprobs=True)
+    assert jumped["a"] == scored["a"]
+    assert jumped.meta("a").token_ids == scored.meta("a").token_ids
+    assert jumped.meta("a").forced_tokens > 3
+    assert scored.meta("a").forced_tokens == 0
+    assert all(p <= 0 for p in scored.meta("a").logprobs)
+    assert any(p != p for p in jumped.meta("a").logprobs)
+
+
+def test_meta_says_when_things_happened(both: Both) -> None:
+    timings = both(max_tokens=6).meta("a").timings
+    assert 0 <= timings.started <= timings.first_token <= timings.finished
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"max_tokens": -1}, "max_tokens is -1"),
+        ({"max_tokens": 2, "min_tokens": 3}, "min_tokens is 3 and max_tokens is 2"),
+        ({"min_tokens": -1}, "min_tokens is -1"),
+        ({"stop": [1]}, r"stop is \(1,\)"),
+        ({"stop": 5}, "stop is 5"),
+        ({"stop": ""}, "stop holds an empty string"),
+        ({"stop": "\ud800"}, "no valid text"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids is"),
+        ({"stop_token_ids": 7}, "stop_token_ids is 7"),
+        ({"stop_token_ids": [10**6]}, "stop_token_ids holds the token id 1000000"),
+        ({"temperature": -0.1}, "temperature is -0.1"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"top_p": 0}, "top_p is 0"),
+        ({"top_k": -2}, "top_k is -2"),
+        ({"min_p": 1.5}, "min_p is 1.5"),
+        ({"frequency_penalty": 3}, "frequency_penalty is 3"),
+        ({"presence_penalty": -2.5}, "presence_penalty is -2.5"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0"),
+        ({"logit_bias": {1: 101}}, "logit_bias of 1 is 101"),
+        ({"logit_bias": {-1: 1}}, "logit_bias has the key -1"),
+        ({"logit_bias": [3]}, "logit_bias is"),
+        ({"logit_bias": {"more than one token": 1}}, "which is .* tokens"),
+        ({"logit_bias": {"a": 1, 101: 1, "": 2}}, "logit_bias has the key ''"),
+        ({"logit_bias": {10**6: 1}}, "logit_bias holds the token id 1000000"),
+        ({"top_logprobs": 21}, "top_logprobs is 21"),
+        ({"top_logprobs": True}, "top_logprobs is True, must be an integer"),
+        ({"n": 0}, "n is 0"),
+        ({"n": 2.0}, "n is 2.0"),
+        ({"regex": "a", "choices": ["a"]}, "regex and choices exclude each other"),
+        ({"ignore_eos": 1}, "ignore_eos is 1"),
+    ],
+)
+def test_wrong_values_are_refused_at_their_line(
+    engine: lmc.Engine, options: dict[str, Any], problem: str
+) -> None:
+    @lmc.jit
+    def program(s: State) -> None:
+        s += "x"
+        s += lmc.gen("a", **options)
+
+    def run(eager: bool) -> None:
+        out = program.run(engine=engine, eager=eager)
+        assert out.error is not None
+        raise out.error
+
+    for eager in (False, True):
+        with pytest.raises(UsageError, match=problem) as caught:
+            run(eager)
+        assert caught.value.hint
+        assert caught.value.where is not None
+        assert caught.value.where.file.endswith("test_gen_parameters.py")
+
+
+def samples(engine: lmc.Engine, **options: Any) -> lmc.Result:
+    def program(s: State, x: str) -> object:
+        s += x
+        s += lmc.gen("a", **options)
+        s += "|"
+        forks = s.fork(2)
+        forks += lmc.gen("b", max_tokens=3, temperature=1.0, n=2)
+        forks.join()
+        s += f"{s['a'][0]}/{s['a'][-1]}"
+        return s["a"]
+
+    compiled = lmc.jit(program).run(engine=engine, x="What? ")
+    assert compiled.error is None, compiled.error
+    assert (
+        compiled.to_json() == lmc.jit(program).run(engine=engine, x="What? ", eager=True).to_json()
+    )
+    return compiled
+
+
+def test_n_samples_differ_and_the_state_goes_on_with_the_first(engine: lmc.Engine) -> None:
+    out = samples(engine, n=4, max_tokens=8, temperature=1.0, ignore_eos=True)
+    texts = out["a"]
+    assert len(texts) == 4 == len(set(texts))
+    assert out.value == texts
+    assert out.text == f"What? {texts[0]}|{texts[0]}/{texts[3]}"
+    assert [len(branch) for branch in out["b"]] == [2, 2], "also inside of forks"
+    assert [m.completion_tokens for m in out.meta("a")] == [8] * 4
+
+
+def test_one_sample_is_a_list_and_greedy_ones_are_equal(engine: lmc.Engine) -> None:
+    assert len(samples(engine, n=1, max_tokens=4)["a"]) == 1
+    assert len(set(samples(engine, n=3, max_tokens=4)["a"])) == 1
+
+
+def test_constrained_samples_are_all_valid(engine: lmc.Engine) -> None:
+    out = samples(engine, n=5, regex="[a-z]{3}-[0-9]{2}", temperature=1.5)
+    assert all(re.fullmatch("[a-z]{3}-[0-9]{2}", text) for text in out["a"])
+    assert len(set(out["a"])) > 1
+
+
+def test_samples_run_in_one_batch_from_one_prefix() -> None:
+    def run(n: int) -> tuple[int, int]:
+        @lmc.jit
+        def program(s: State) -> None:
+            s += "A long prompt that is computed once, whatever the number of samples. " * 4
+            s += lmc.gen("a", n=n, max_tokens=16, temperature=1.0, ignore_eos=True)
+
+        with lmc.Engine("fake") as engine:
+            out = program.run(engine=engine)
+            assert len(out["a"]) == n
+            stats = engine.stats
+            return stats.model_steps, stats.computed_tokens - stats.generated_tokens
+
+    steps, prompt = run(1)
+    more_steps, more_prompt = run(6)
+    assert more_steps <= steps + 1
+    assert more_prompt <= prompt + 6, "each sample computes the last token of the prompt at most"
+
+
+def test_unnamed_gens_have_names_of_their_own(engine: lmc.Engine) -> None:
+    @lmc.jit
+    def program(s: State) -> None:
+        s += "x"
+        s += lmc.gen("gen_1", max_tokens=1)
+        s += [lmc.gen(max_tokens=2), lmc.select(choices=["a", "b"]), lmc.gen(max_tokens=3)]
+
+    out = program.run(engine=engine)
+    assert len(out.variables) == 4
+    assert out.meta("gen_1").completion_tokens == 1
