@@ -65,7 +65,7 @@ class TokenClasses:
         return int(self.next[state, self.class_of[token]])
 
 
-def token_classes(automaton: Automaton, vocabulary: Vocabulary, most: int = 4096) -> TokenClasses:
+def token_classes(automaton: Automaton, vocabulary: Vocabulary, most: int = 16_384) -> TokenClasses:
     """The tables of an automaton over a vocabulary.
 
     Args:
@@ -78,7 +78,11 @@ def token_classes(automaton: Automaton, vocabulary: Vocabulary, most: int = 4096
     """
     if type(automaton) is not Automaton:
         raise ConstraintError("this constraint is not an automaton alone")
-    dfa = automaton.dfa(most)
+    dfa = automaton.dfa()
+    if len(dfa) > most:
+        raise BudgetError(
+            f"{len(dfa)} states are too many for a table", hint="match it with masks instead"
+        )
     spellings, spelling_of = _spellings(dfa, vocabulary)
     if len(dfa) * len(spellings) > MOST_CELLS:
         raise BudgetError(
@@ -110,16 +114,15 @@ def _spellings(
     """The different rows of byte classes that tokens are, padded, and that of each token."""
     if dfa.table.shape[1] >= _END:
         raise BudgetError("too many classes of bytes for a table", hint="match it with masks")
-    tokens = [t for t, text in enumerate(vocabulary.token_bytes) if text]
-    texts = [vocabulary.token_bytes[t] or b"" for t in tokens]
-    longest = max(map(len, texts), default=0)
-    lengths = np.array(list(map(len, texts)), dtype=np.int64)
-    padded = np.frombuffer(b"".join(t.ljust(longest, b"\0") for t in texts), dtype=np.uint8)
-    rows = dfa.class_of[padded.reshape(len(texts), longest)]
-    rows[np.arange(longest)[None] >= lengths[:, None]] = _END
-    found, inverse = np.unique(rows, axis=0, return_inverse=True)
+    classes = bytes(dfa.class_of)
+    known: dict[bytes, int] = {}
     spelling_of = np.full(len(vocabulary), -1, dtype=np.int64)
-    spelling_of[tokens] = inverse.reshape(-1)
+    for token, text in enumerate(vocabulary.token_bytes):
+        if text:
+            spelling_of[token] = known.setdefault(text.translate(classes), len(known))
+    longest = max(map(len, known), default=0)
+    padded = b"".join(row.ljust(longest, bytes((_END,))) for row in known)
+    found = np.frombuffer(padded, dtype=np.uint8).reshape(len(known), longest)
     return found, spelling_of
 
 
