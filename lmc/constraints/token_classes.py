@@ -92,17 +92,17 @@ def token_classes(automaton: Automaton, vocabulary: Vocabulary, most: int = 16_3
     after = _alive(_walked(dfa, spellings), dfa.accepting)
     if len(dfa) and not dfa.accepting[0] and not (after[0] >= 0).any():
         raise ConstraintError("the vocabulary cannot spell anything that matches")
-    columns, class_of_spelling = np.unique(
-        np.concatenate([np.full((len(dfa), 1), -1, np.int32), after], axis=1),
-        axis=1,
-        return_inverse=True,
+    nowhere = np.full(len(dfa), -1, dtype=np.int32)
+    columns = {nowhere.tobytes(): 0}
+    class_of_spelling = np.array(
+        [columns.setdefault(c.tobytes(), len(columns)) for c in np.ascontiguousarray(after.T)],
+        dtype=np.int32,
     )
-    # the column that allows nothing comes first: -1 is the smallest of all
-    class_of_spelling = class_of_spelling.reshape(-1)[1:]
     class_of = np.zeros(len(vocabulary), dtype=np.int32)
     is_text = spelling_of >= 0
     class_of[is_text] = class_of_spelling[spelling_of[is_text]]
-    return TokenClasses(class_of, np.ascontiguousarray(columns), dfa.accepting.copy())
+    table = np.frombuffer(b"".join(columns), dtype=np.int32).reshape(len(columns), len(dfa))
+    return TokenClasses(class_of, np.ascontiguousarray(table.T), dfa.accepting.copy())
 
 
 _END = 255  # behind the classes of the bytes of a spelling
