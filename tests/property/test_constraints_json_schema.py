@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from decimal import Decimal
 from typing import Any
 
 import jsonschema
@@ -19,13 +20,14 @@ from hypothesis import strategies as st
 from lmc.constraints import automaton_of
 from lmc.errors import ConstraintError
 
-SCALARS: list[Any] = [None, True, False, 0, 1, 2, -3, 2.5, "", "a", "ab", "\nb", "é"]
+SCALARS: list[Any] = [None, True, False, 0, 1, 2, -3, 2.5, "", "a", "ab", "\nb", "é", "::1"]
 NAMES = ["a", "b", "ab"]
 VALUES: list[Any] = [
     *SCALARS,
     [], [0], ["a", 1], [None, "ab", 2.5], [1, 2, 2],
     {}, {"a": 1}, {"b": "a"}, {"a": 0, "b": "ab"}, {"a": [], "ab": None},
-    {"a": 1, "b": 2, "ab": 2.5}, [{"a": 1}], {"b": {"a": 2}},
+    {"a": 1, "b": 2, "ab": 2.5}, [{"a": 1}], {"b": {"a": 2}}, {"b": 0, "a": {"b": 1, "a": []}},
+    {"ab": {"a": {"b": None}}}, [[0], [["a"]]], [2, "a", None, 2.5],
 ]  # fmt: skip
 
 counts = st.integers(0, 3)
@@ -40,6 +42,8 @@ simple = st.one_of(
     st.fixed_dictionaries({"multipleOf": st.sampled_from([1, 2, 0.5])}),
     st.fixed_dictionaries({"minLength": counts, "maxLength": counts}),
     st.fixed_dictionaries({"pattern": st.sampled_from(["a", "^a", "b$", "^(a|b)*$", "[^a]"])}),
+    st.fixed_dictionaries({"format": st.sampled_from(["ipv6", "date", "uuid"])}),
+    st.fixed_dictionaries({"$ref": st.sampled_from(["#", "#/$defs/d", "#/$defs/e"])}),
 )  # fmt: skip
 
 
@@ -72,6 +76,9 @@ def deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             max_size=1,
         ),
         "dependentSchemas": st.dictionaries(st.sampled_from(NAMES), inner, max_size=1),
+        "unevaluatedProperties": inner,
+        "unevaluatedItems": inner,
+        "$ref": st.sampled_from(["#", "#/$defs/d", "#/$defs/e"]),
     }  # fmt: skip
     chosen = st.lists(st.sampled_from(sorted(keywords)), min_size=1, max_size=3, unique=True)
     made = chosen.flatmap(lambda words: st.fixed_dictionaries({w: keywords[w] for w in words}))
@@ -83,7 +90,13 @@ def merged(pair: tuple[dict[str, Any], Any]) -> dict[str, Any]:
     return {**(second if isinstance(second, dict) else {}), **first}
 
 
-schemas = st.recursive(simple, deeper, max_leaves=5)
+parts = st.recursive(simple, deeper, max_leaves=5)
+schemas = st.tuples(parts, parts, parts).map(
+    lambda three: {
+        **(three[0] if isinstance(three[0], dict) else {"allOf": [three[0]]}),
+        **({"$defs": {"d": three[1], "e": three[2]}} if "$ref" in repr(three[0]) else {}),
+    }
+)
 
 
 def spellings(value: Any) -> list[str]:
@@ -114,16 +127,27 @@ def has_repeats(text: str) -> bool:
     return False
 
 
+def is_huge(text: str) -> bool:
+    """Whether a number in it is beyond what the oracle can take for one."""
+    found: list[Decimal] = []
+    json.loads(text, parse_float=lambda t: found.append(Decimal(t)))
+    return any(abs(n) > 10**300 for n in found)
+
+
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(schemas)
 def test_schemas_mean_what_jsonschema_says(schema: Any) -> None:
-    oracle = jsonschema.Draft202012Validator(schema)
+    oracle = jsonschema.Draft202012Validator(
+        schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+    )
     problem = ""
     try:
         found = automaton_of("json_schema", schema)
     except ConstraintError as error:
         problem = error.problem
+    if "refers to itself" in problem:
+        return
     if problem:
         # What is refused is refused for its size, or since nothing is valid.
         assert "nothing can match" in problem or "too" in problem
@@ -135,5 +159,5 @@ def test_schemas_mean_what_jsonschema_says(schema: Any) -> None:
     draw = random.Random(0)
     for about in (0, 5, 15, 30):
         text = found.sample(draw, about)
-        if not has_repeats(text):  # that is what the matcher sees to
+        if not has_repeats(text) and not is_huge(text):  # the matcher sees to the former
             assert oracle.is_valid(json.loads(text)), text

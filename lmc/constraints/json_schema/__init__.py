@@ -1,7 +1,8 @@
 """JSON Schema as a constraint: the texts of all values that are valid.
 
 document   what is written, and where references lead
-meaning    what keywords say: formulas to shapes (`formulas`, `shapes`, `arrays`, `objects`)
+meaning    what keywords say: formulas to shapes (`formulas`, `shapes`, `arrays`, `objects`,
+           `unevaluated`)
 numbers    strings formats    sets of numbers and texts
 writer     how values are written (`escapes`, `layout`)
 """

@@ -116,15 +116,42 @@ class Document:
         """A schema that stands nowhere, but came of what stands at `pointer`."""
         return self._node(value, pointer, node.base, node.draft)
 
-    def target(self, node: Node) -> Node:
-        """Where the `$ref` of a node leads.
+    def target(self, node: Node, keyword: str = "$ref") -> Node:
+        """Where a reference leads.
+
+        Args:
+            node: where it stands.
+            keyword: "$ref", "$dynamicRef" or "$recursiveRef". The latter two may lead elsewhere
+                each time they are met, if several resources hold their anchor.
 
         Raises:
-            ConstraintError: nowhere, or out of this document.
+            ConstraintError: nowhere, or out of this document, or that is only known at run time.
         """
-        reference = node.value["$ref"]
+        found = self._target(node, keyword)
+        if keyword == "$ref":
+            return found
+        anchor = "$dynamicAnchor" if keyword == "$dynamicRef" else "$recursiveAnchor"
+        name = found.value.get(anchor) if isinstance(found.value, dict) else None
+        fragment = urldefrag(node.value[keyword]).fragment
+        if not name or (keyword == "$dynamicRef" and name != fragment):
+            return found
+        self._index  # noqa: B018 - so that all places are known
+        several = [
+            n for n in self._nodes.values()
+            if n is not found and isinstance(n.value, dict) and n.value.get(anchor) == name
+        ]  # fmt: skip
+        if several:
+            raise refusal(
+                node, keyword, f"what it leads to depends on the way to it: {anchor} stands at "
+                f"{found.pointer or '/'} and at {several[0].pointer or '/'}",
+                hint=f'waive=("{keyword}",) compiles the schema without it',
+            )  # fmt: skip
+        return found
+
+    def _target(self, node: Node, keyword: str) -> Node:
+        reference = node.value[keyword]
         if not isinstance(reference, str):
-            raise refusal(node, "$ref", "a reference is a text")
+            raise refusal(node, keyword, "a reference is a text")
         whole = (
             urljoin(node.base, reference)
             if not reference.startswith("#")
@@ -135,7 +162,7 @@ class Document:
         resource = resources.get(uri.rstrip("#"))
         if resource is None:
             raise refusal(
-                node, "$ref", f"{reference!r} leads out of this schema",
+                node, keyword, f"{reference!r} leads out of this schema",
                 hint="put what it refers to under $defs",
             )  # fmt: skip
         fragment = unquote(fragment)
@@ -144,11 +171,11 @@ class Document:
         if not fragment.startswith("/"):
             found = anchors.get((uri, fragment))
             if found is None:
-                raise refusal(node, "$ref", f"there is no anchor {fragment!r}")
+                raise refusal(node, keyword, f"there is no anchor {fragment!r}")
             return found
-        return self._walk(resource, fragment, node)
+        return self._walk(resource, fragment, node, keyword)
 
-    def _walk(self, start: Node, fragment: str, node: Node) -> Node:
+    def _walk(self, start: Node, fragment: str, node: Node, keyword: str) -> Node:
         at = start
         path: list[str | int] = []
         value = start.value
@@ -157,7 +184,7 @@ class Document:
             if isinstance(value, list) and str(step).isdigit() and int(step) < len(value):
                 step = int(step)
             elif not isinstance(value, dict) or step not in value:
-                raise refusal(node, "$ref", f"{node.value['$ref']!r} leads nowhere")
+                raise refusal(node, keyword, f"{node.value[keyword]!r} leads nowhere")
             value = value[step]
             path.append(step)
             if isinstance(value, dict) and not isinstance(step, int):

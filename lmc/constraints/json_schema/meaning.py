@@ -22,6 +22,7 @@ from lmc.constraints.json_schema.numbers import NumberBox
 from lmc.constraints.json_schema.objects import is_empty_object, object_rows
 from lmc.constraints.json_schema.shapes import Algebra, ArrayRow, KeyClass, Member, ObjectRow, Shape
 from lmc.constraints.json_schema.strings import ANY_TEXT, TextBox, pattern_atom
+from lmc.constraints.json_schema.unevaluated import UNEVALUATED, shape_of_cases
 from lmc.errors import ConstraintError
 
 __all__ = ["Meaning"]
@@ -29,7 +30,8 @@ __all__ = ["Meaning"]
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _SILENT = frozenset(
     {
-        "$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$schema", "$vocabulary",
+        "$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$recursiveAnchor", "$schema",
+        "$vocabulary",
         "default", "definitions", "deprecated", "description", "discriminator", "examples", "id",
         "readOnly", "title", "writeOnly",
     }
@@ -154,13 +156,31 @@ class Meaning:
             return self.algebra.everything if value else self.algebra.nothing
         if "$ref" in value and node.draft <= 7:
             return self.shape(self.formula(self.document.target(node)))
-        shape = self._own(node)
-        for keyword in value:
+        if node.draft > 7 and any(
+            value.get(word, True) not in (True, {}) and not self.waives(word)
+            for word in UNEVALUATED
+        ):
+            return shape_of_cases(node, self)
+        return self._with_keywords(self._own(node), node, value)
+
+    def _with_keywords(self, shape: Shape, node: Node, keywords: Iterable[str]) -> Shape:
+        for keyword in keywords:
             if keyword in _IN_PLACE:
                 more = _IN_PLACE[keyword](self, node)
                 if more is not None:
                     shape = self.algebra.both(shape, more)
         return shape
+
+    branching = frozenset(
+        {"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if",
+         "dependentSchemas"}
+    )  # fmt: skip
+    """The keywords that bring in other schemas, which look at properties and items."""
+
+    def without_branches(self, node: Node) -> Shape:
+        """What is valid by all keywords but those of `branching`."""
+        words = [word for word in node.value if word not in self.branching]
+        return self._with_keywords(self._own(node), node, words)
 
     def waives(self, keyword: str) -> bool:
         """Whether a keyword may be dropped."""
@@ -253,7 +273,7 @@ class Meaning:
                 (k, Member(self.constant(v, node, f"{pointer}/{k}"), required=True))
                 for k, v in value.items()
             )
-            return Shape(objects=(ObjectRow(names),))
+            return Shape(objects=(ObjectRow(names, orders=(tuple(value),) if value else ()),))
         number = fraction(value)
         if number is None:
             raise refusal(pointer, "", f"{value!r} is no JSON value")
@@ -346,14 +366,20 @@ class Meaning:
     def _part(self, node: Node, *path: str | int) -> Shape:
         return self.shape(self.formula(self.document.below(node, *path)))
 
-    def _parts(self, node: Node, keyword: str) -> list[Formula]:
+    def parts(self, node: Node, keyword: str) -> list[Node]:
+        """The schemas that a keyword lists."""
         said = node.value[keyword]
         if not isinstance(said, list) or not said:
             raise refusal(node, keyword, "it must be a list of at least one schema")
-        return [self.formula(self.document.below(node, keyword, i)) for i in range(len(said))]
+        return [self.document.below(node, keyword, i) for i in range(len(said))]
 
-    def _ref(self, node: Node) -> Shape:
-        return self.shape(self.formula(self.document.target(node)))
+    def _parts(self, node: Node, keyword: str) -> list[Formula]:
+        return [self.formula(part) for part in self.parts(node, keyword)]
+
+    def _ref(self, node: Node, keyword: str = "$ref") -> Shape | None:
+        if keyword != "$ref" and self.waives(keyword):
+            return None
+        return self.shape(self.formula(self.document.target(node, keyword)))
 
     def _all_of(self, node: Node) -> Shape:
         shape = self.algebra.everything
@@ -366,9 +392,13 @@ class Meaning:
 
     def _one_of(self, node: Node) -> Shape:
         parts = self._parts(node, "oneOf")
+        return self.algebra.either(self.exclusive(node, parts))
+
+    def exclusive(self, node: Node, parts: list[Formula]) -> list[Shape]:
+        """Of each alternative of a `oneOf`, what is in no other."""
         if len(parts) > _MOST_BRANCHES:
             if self.waives("oneOf"):
-                return self._any_of(node, "oneOf")
+                return [self.shape(part) for part in parts]
             raise refusal(
                 node, "oneOf", f"there are more than {_MOST_BRANCHES} alternatives",
                 hint='use anyOf, or waive=("oneOf",) to take it as anyOf',
@@ -388,7 +418,11 @@ class Meaning:
                 if not self.is_empty_shape(common):
                     shape = self.algebra.both(shape, self.algebra.complement(other))
             found.append(shape)
-        return self.algebra.either(found)
+        return found
+
+    def complement_of(self, node: Node) -> Shape:
+        """What is not valid at a place."""
+        return self.algebra.complement(self.shape(self.formula(node)))
 
     def _not(self, node: Node) -> Shape:
         return self.algebra.complement(self._part(node, "not"))
@@ -414,20 +448,26 @@ class Meaning:
             return None  # the later drafts do not know it
         shape = self.algebra.everything
         for name, needed in said.items():
-            absent = Member(self.formulas.false, ordered=False)
-            without = self._objects([self._row({name: absent})])
+            without = self.without_name(name)
             if isinstance(needed, list | str):
                 needs = [needed] if isinstance(needed, str) else needed
                 if not needs:
                     continue
-                there = Member(self.formulas.true, required=True, ordered=False)
+                there = Member(self.formulas.true, required=True)
                 then = self._objects([self._row(dict.fromkeys(needs, there))])
             else:
                 then = self._part(node, keyword, name)
-                there = Member(self.formulas.true, required=True, ordered=False)
-                then = self.algebra.both(then, self._objects([self._row({name: there})]))
+                then = self.algebra.both(then, self.with_name(name))
             shape = self.algebra.both(shape, self.algebra.either([without, then]))
         return shape
+
+    def without_name(self, name: str) -> Shape:
+        """All but the objects with a property of that name."""
+        return self._objects([self._row({name: Member(self.formulas.false)})])
+
+    def with_name(self, name: str) -> Shape:
+        """All but the objects without a property of that name."""
+        return self._objects([self._row({name: Member(self.formulas.true, required=True)})])
 
     def _row(self, names: dict[str, Member]) -> ObjectRow:
         return ObjectRow(tuple(names.items()), (KeyClass(ANY_TEXT, self.formulas.true),))
@@ -480,6 +520,8 @@ _OBJECT_WORDS = frozenset(
 )  # fmt: skip
 _IN_PLACE: dict[str, Callable[[Meaning, Node], Shape | None]] = {
     "$ref": Meaning._ref,
+    "$dynamicRef": lambda meaning, node: meaning._ref(node, "$dynamicRef"),
+    "$recursiveRef": lambda meaning, node: meaning._ref(node, "$recursiveRef"),
     "allOf": Meaning._all_of,
     "anyOf": Meaning._any_of,
     "oneOf": Meaning._one_of,
@@ -490,9 +532,6 @@ _IN_PLACE: dict[str, Callable[[Meaning, Node], Shape | None]] = {
     "dependentSchemas": _with("dependentSchemas"),
     **{
         keyword: _refusing(keyword)
-        for keyword in (
-            "$dynamicRef", "$recursiveRef", "disallow", "extends", "unevaluatedItems",
-            "unevaluatedProperties",
-        )
+        for keyword in ("disallow", "extends")
     },
 }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from lmc.constraints.budget import BudgetError
@@ -19,9 +20,10 @@ from lmc.constraints.json_schema.strings import ANY_TEXT, TextBox, disjoint
 if TYPE_CHECKING:
     from lmc.constraints.json_schema.meaning import Meaning
 
-__all__ = ["Key", "Members", "is_empty_object", "members", "object_rows"]
+__all__ = ["Key", "Members", "State", "classes", "is_empty_object", "members", "object_rows"]
 
 _MOST_FREE = 4  # properties whose order is left open
+_MOST_PLACES = 200  # where several orders may stand together
 _MOST_CLASSES = 64
 _MOST_STATES = 4000
 
@@ -52,12 +54,12 @@ def object_rows(node: Node, meaning: Meaning) -> list[ObjectRow]:
         if name not in names:
             found = by_pattern(name)
             formula = formulas.both(*found) if found else other
-            names[name] = Member(formula, required=True, ordered=False)
+            names[name] = Member(formula, required=True)
     if node.draft == 3:
         for name, said in properties.items():
             if isinstance(said, dict) and said.get("required") is True:
                 names[name] = replace(names[name], required=True)
-    rest = _classes(node, boxes, other, meaning)
+    rest = classes(node, boxes, other, meaning)
     if "propertyNames" in value and node.draft > 4:
         allowed = disjoint(
             meaning.shape(meaning.formula(document.below(node, "propertyNames"))).strings
@@ -74,7 +76,7 @@ def object_rows(node: Node, meaning: Meaning) -> list[ObjectRow]:
     rest = _listed(rest, names)
     row = ObjectRow(
         tuple(names.items()), tuple(rest), meaning.bound(node, "minProperties") or 0,
-        meaning.bound(node, "maxProperties"),
+        meaning.bound(node, "maxProperties"), orders=(tuple(properties),) if properties else (),
     )  # fmt: skip
     return meaning.algebra.both_objects(row, meaning.algebra.any_object)
 
@@ -95,7 +97,7 @@ def _required(node: Node) -> list[str]:
     return said
 
 
-def _classes(
+def classes(
     node: Node, boxes: list[tuple[TextBox, Formula]], other: Formula, meaning: Meaning
 ) -> list[KeyClass]:
     """Further names by which of the patterns they match."""
@@ -124,7 +126,7 @@ def _listed(rest: list[KeyClass], names: dict[str, Member]) -> list[KeyClass]:
             kept.append(group)
         else:
             for name in sorted(group.keys.only - names.keys()):
-                names[name] = Member(group.formula, ordered=False)
+                names[name] = Member(group.formula)
     return kept
 
 
@@ -153,14 +155,14 @@ class Key:
     keys: TextBox | None
 
 
-State = tuple[int, frozenset[int], frozenset[int], int]
+State = tuple[tuple[int, ...], frozenset[int], frozenset[int], int]
 
 
 class Members:
-    """The automaton of a row. A state is (place in the order, free names used, kinds met, count).
+    """The automaton of a row. A state is (places in the orders, free names used, kinds met, count).
 
     Attributes:
-        ordered: the properties with a place.
+        orders: the properties with a place.
         free: those without one.
         moves: from each state, the members that may come, and the state after them.
     """
@@ -168,27 +170,40 @@ class Members:
     def __init__(self, row: ObjectRow, meaning: Meaning) -> None:
         self.row = row
         self.meaning = meaning
-        names = [(n, m) for n, m in row.names if not meaning.is_empty(m.formula)]
-        free = [(n, m) for n, m in names if not m.ordered]
-        if len(free) > _MOST_FREE:
-            free = []
-        self.free = free
-        self.ordered = [(n, m) for n, m in names if (n, m) not in free]
+        names = {n: m for n, m in row.names if not meaning.is_empty(m.formula)}
+        found = [[(n, names[n]) for n in order if n in names] for order in row.orders]
+        self.orders = [order for order in found if order]
+        placed = {name for order in self.orders for name, _ in order}
+        self.free = [(n, m) for n, m in names.items() if n not in placed]
+        if len(self.free) > _MOST_FREE:
+            if len(self.orders) != 1:
+                self.orders.append([])
+            self.orders[-1] += self.free
+            self.free = []
+        while prod(len(order) + 1 for order in self.orders) > _MOST_PLACES:
+            if len(self.orders) == 1:
+                break
+            last = self.orders.pop()
+            self.orders[-1] += last
         taken = frozenset(n for n, _ in row.names)
         self.rest = [
             (group.keys.excluding(taken), group.formula)
             for group in row.rest
             if not meaning.is_empty(group.formula)
         ]
-        self.counts = row.low > sum(m.required for _, m in names) or row.high is not None
+        needed = sum(m.required for m in names.values())
+        self.counts = row.low > needed or row.high is not None
         self.most = max(row.low, 1) if row.high is None else row.high
-        self.start: State = (0, frozenset(), frozenset(), 0)
+        self._ends = tuple(len(order) for order in self.orders)
+        self.start: State = ((0,) * len(self.orders), frozenset(), frozenset(), 0)
         self.moves: dict[State, list[tuple[Key, Formula, State]]] = {}
 
     @property
-    def is_simple(self) -> bool:
-        """Whether there is nothing to remember but whether a member came before."""
-        return not self.free and not self.row.some and not self.counts
+    def chain(self) -> list[tuple[str, Member]] | None:
+        """The properties, if their order leaves nothing to remember but who came before."""
+        if self.free or self.row.some or self.counts or len(self.orders) > 1:
+            return None
+        return self.orders[0] if self.orders else []
 
     def explore(self) -> None:
         """Fill `moves`."""
@@ -205,35 +220,51 @@ class Members:
             stack.extend(after for _, _, after in self.moves[state])
 
     def _moves(self, state: State) -> Iterator[tuple[Key, Formula, State]]:
-        place, used, met, count = state
+        places, used, met, count = state
         row, formulas = self.row, self.meaning.formulas
         if row.high is not None and count >= row.high:
             return
         after = min(count + 1, self.most) if self.counts else 1
-        for i in range(place, len(self.ordered)):
-            name, member = self.ordered[i]
-            yield Key(name, None), member.formula, (i + 1, used, met, after)
-            if member.required:
-                return
-        end = len(self.ordered)
+        for n, order in enumerate(self.orders):
+            for i in range(places[n], len(order)):
+                name, member = order[i]
+                moved = (*places[:n], i + 1, *places[n + 1 :])
+                yield Key(name, None), member.formula, (moved, used, met, after)
+                if member.required:
+                    break
+        if self._is_owed(places):
+            return
+        end = self._ends
         for i, (name, member) in enumerate(self.free):
             if i not in used:
                 yield Key(name, None), member.formula, (end, used | {i}, met, after)
         for keys, formula in self.rest:
-            yield Key(None, keys), formula, (end, used, met, after)
+            found = [(keys, formula, met)]
+            # One property may be of several kinds at once.
             for i, some in enumerate(row.some):
                 if i in met:
                     continue
-                both = formulas.both(formula, some.formula)
-                common = keys & some.keys
-                if not common.is_empty() and not self.meaning.is_empty(both):
-                    yield Key(None, common), both, (end, used, met | {i}, after)
+                for names, value, kinds in list(found):
+                    both = formulas.both(value, some.formula)
+                    common = names & some.keys
+                    if not common.is_empty() and not self.meaning.is_empty(both):
+                        found.append((common, both, kinds | {i}))
+            for names, value, kinds in found:
+                yield Key(None, names), value, (end, used, kinds, after)
+
+    def _is_owed(self, places: tuple[int, ...]) -> bool:
+        """Whether a property that is required has not come, out of those with a place."""
+        return any(
+            member.required
+            for order, at in zip(self.orders, places, strict=True)
+            for _, member in order[at:]
+        )
 
     def accepts(self, state: State) -> bool:
         """Whether an object may end here."""
-        place, used, met, count = state
+        places, used, met, count = state
         return (
-            not any(m.required for _, m in self.ordered[place:])
+            not self._is_owed(places)
             and all(i in used or not m.required for i, (_, m) in enumerate(self.free))
             and len(met) == len(self.row.some)
             and (not self.counts or count >= self.row.low)

@@ -26,6 +26,7 @@ __all__ = [
     "KeyClass",
     "Member",
     "ObjectRow",
+    "Order",
     "Shape",
     "Some",
     "SomeKey",
@@ -62,12 +63,14 @@ class Member:
     Attributes:
         formula: its value; "false" if it may not occur.
         required: it must occur.
-        ordered: it has a place among the others; else it stands anywhere behind those that have.
     """
 
     formula: Formula
     required: bool = False
-    ordered: bool = True
+
+
+Order = tuple[str, ...]
+"""The names to which one schema gives a place, as they follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +91,15 @@ class SomeKey:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRow:
-    """Objects: properties by name in their order, further ones, how many there are in all.
+    """Objects: properties by name, further ones, how many there are in all.
 
     Attributes:
         rest: classes of further names without common names; names that are in `names` are never
             meant. What is in no class may not occur.
         some: kinds of further properties of which there is one at least.
+        orders: how each schema that had a part in it orders the names that no other did before;
+            names of different orders stand among each other as they like, and names in no order
+            behind all that are in one.
     """
 
     names: tuple[tuple[str, Member], ...] = ()
@@ -101,6 +107,7 @@ class ObjectRow:
     low: int = 0
     high: int | None = None
     some: tuple[SomeKey, ...] = ()
+    orders: tuple[Order, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,16 +300,14 @@ class Algebra:
         highs = [h for h in (a.high, b.high) if h is not None]
         row = ObjectRow(
             names, tuple(rest), max(a.low, b.low), min(highs, default=None),
-            _unique((*a.some, *b.some)),
+            _unique((*a.some, *b.some)), _both_orders(a.orders, b.orders),
         )  # fmt: skip
         return self._settled(row)
 
     def _both_names(self, a: ObjectRow, b: ObjectRow) -> tuple[tuple[str, Member], ...] | None:
         mine, theirs = dict(a.names), dict(b.names)
         names: dict[str, Member] = {}
-        # Names with a place come first; one that has none in `a` may have one in `b`.
-        placed = [n for n, m in (*a.names, *b.names) if m.ordered]
-        for name in dict.fromkeys((*placed, *mine, *theirs)):
+        for name in dict.fromkeys((*mine, *theirs)):
             x, y = mine.get(name), theirs.get(name)
             formula = self.formulas.both(
                 x.formula if x else self.value_of(a, name),
@@ -311,8 +316,7 @@ class Algebra:
             required = bool((x and x.required) or (y and y.required))
             if required and formula is self.formulas.false:
                 return None
-            ordered = bool((x and x.ordered) or (y and y.ordered))
-            names[name] = Member(formula, required, ordered)
+            names[name] = Member(formula, required)
         return tuple(names.items())
 
     def _settled(self, row: ObjectRow) -> list[ObjectRow]:
@@ -351,10 +355,10 @@ class Algebra:
         found = []
         for name, member in row.names:
             if member.required:
-                absent = Member(false, ordered=False)
+                absent = Member(false)
                 found.append(ObjectRow(((name, absent),), free))
             if member.formula is not true:
-                other = Member(neg(member.formula), required=True, ordered=False)
+                other = Member(neg(member.formula), required=True)
                 found.append(ObjectRow(((name, other),), free))
         names = frozenset(name for name, _ in row.names)
         outside = [ANY_TEXT.excluding(names)]
@@ -377,6 +381,15 @@ class Algebra:
             rest = [group for group in rest if group.formula is not false]
             found.append(ObjectRow((), tuple(rest)))
         return found
+
+
+def _both_orders(a: tuple[Order, ...], b: tuple[Order, ...]) -> tuple[Order, ...]:
+    """The orders of `a`, and those of `b` for the names that have no place in `a`."""
+    if not a or not b:
+        return a or b
+    placed = {name for order in a for name in order}
+    rest = (tuple(name for name in order if name not in placed) for order in b)
+    return (*a, *(order for order in rest if order))
 
 
 def item_of(row: ArrayRow, index: int) -> Formula:

@@ -40,7 +40,7 @@ from lmc.constraints.json_schema.formulas import Formula
 from lmc.constraints.json_schema.layout import Layout
 from lmc.constraints.json_schema.meaning import Meaning
 from lmc.constraints.json_schema.numbers import NumberBox, spelled
-from lmc.constraints.json_schema.objects import Key, Members, members
+from lmc.constraints.json_schema.objects import Key, Members, State, members
 from lmc.constraints.json_schema.shapes import ArrayRow, Member, ObjectRow, Shape
 from lmc.constraints.json_schema.strings import TextBox
 from lmc.constraints.machine import Machine
@@ -221,9 +221,10 @@ class Writer:
         needed = any(m.required for _, m in row.names)
         if any(m.required and self.meaning.is_empty(m.formula) for _, m in row.names):
             return NEVER
-        if found.is_simple:
-            empty, inside = not needed, self._chain(found, depth)
-        elif not found.ordered and not found.free and not row.some:
+        chain = found.chain
+        if chain is not None:
+            empty, inside = not needed, self._chain(chain, found, depth)
+        elif not found.orders and not found.free and not row.some:
             empty, inside = row.low == 0, self._rest(found, depth, row.low, row.high, first=True)
         else:
             found.explore()
@@ -251,10 +252,10 @@ class Writer:
         comma = self.layout.comma(depth)
         return self._others(_either(arms), comma, low, high, first=first)
 
-    def _chain(self, found: Members, depth: int) -> Expression:
+    def _chain(self, chain: list[tuple[str, Member]], found: Members, depth: int) -> Expression:
         """One member at least, each at most once and in its order."""
         comma = self.layout.comma(depth)
-        items = [(Key(name, None), member) for name, member in found.ordered]
+        items = [(Key(name, None), member) for name, member in chain]
 
         def follows(key: Key, member: Member) -> Expression:
             step = self._member(key, member.formula, depth, comma)
@@ -279,11 +280,18 @@ class Writer:
     def _counted_object(self, found: Members, depth: int) -> Expression:
         states = {state: self._new_rule() for state in found.moves if state != found.start}
         comma = self.layout.comma(depth)
+        known: dict[tuple[Key, Formula, State], Expression] = {}
+
+        def step(move: tuple[Key, Formula, State]) -> Expression:
+            arm = known.get(move)
+            if arm is None:
+                key, formula, after = move
+                member = self._member(key, formula, depth, comma)
+                arm = known[move] = _sequence(member, Ref(states[after]))
+            return arm
+
         for state, number in states.items():
-            arms: list[Expression] = [
-                _sequence(self._member(key, formula, depth, comma), Ref(states[after]))
-                for key, formula, after in found.moves[state]
-            ]
+            arms = [step(move) for move in found.moves[state]]
             if found.accepts(state):
                 arms.append(EPSILON)
             self._rules[number - 1] = _either(arms)
