@@ -251,6 +251,7 @@ _ADVICE = (
     ("stop string", "write it as a constant"),
     ("name of a variable", "write it as a constant"),
     ("method of a select", "write it as a constant"),
+    ("logit_bias", "write it as a constant, or pass it as an argument that is no text"),
     ("temperature of a select", "write it as a constant, or pass it as an argument"),
     ("returns a", "return texts, numbers, lists and dictionaries"),
     ("together with", "make a text of the other value first, as in f'{x}'"),

@@ -47,6 +47,9 @@ class Source(Protocol):
     def decide(self, value: object) -> bool:
         """Which way the current path takes at a condition."""
 
+    def one_of_few(self, value: object) -> str | None:
+        """What a text is on this path, if it can be one of a few; takes a way for each of them."""
+
     def need(self, what: str) -> NoReturn:
         """End the graph here."""
 
@@ -107,9 +110,35 @@ class _Symbolic:
 
 
 class Text(_Symbolic):
-    """A text that is not known yet."""
+    """A text that is not known yet.
+
+    Where its characters are needed and it can be one of a few texts (it was selected, say), every
+    one of them gets a way of its own, on which the text is known.
+    """
 
     _poses_as = str
+
+    def _known(self, what: str) -> str:
+        """The text, where it is needed; ends the trace if it may be any."""
+        text = self._source.one_of_few(self.value)
+        return self._need(what) if text is None else text
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__") and hasattr(str, name):
+            return getattr(self._known(f"`{name}`"), name)
+        return super().__getattr__(name)
+
+    def __str__(self) -> str:
+        return self._known("the characters")
+
+    def __repr__(self) -> str:
+        return repr(self._known("the characters"))
+
+    def __format__(self, spec: str) -> str:
+        return format(self._known("the characters"), spec)
+
+    def __hash__(self) -> int:
+        return hash(self._known("the hash"))
 
     def __add__(self, other: object) -> Any:
         return self._source.pure("text.concat", self, other) if _text(other) else NotImplemented
@@ -123,8 +152,6 @@ class Text(_Symbolic):
 
     def __ne__(self, other: object) -> Any:
         return self._source.pure("text.ne", self, other) if _text(other) else True
-
-    __hash__ = _Symbolic.__hash__
 
     def __lt__(self, other: object) -> Any:
         return self._source.pure("text.lt", self, other) if _text(other) else NotImplemented
@@ -148,36 +175,39 @@ class Text(_Symbolic):
 
     # -- numbers, parts
     def __len__(self) -> int:
-        self._need("len()")
+        return len(self._known("len()"))
 
     def __getitem__(self, key: Any) -> Any:
         if type(key) is slice:
             if key.step not in (None, 1):
-                self._need("a slice with a step")
+                return self._known("a slice with a step")[key]
             ends = [_plain_end(key.start, 0), _plain_end(key.stop, _END)]
             if None in ends:
-                self._need("a slice with ends that are not known yet")
+                return self._known("a slice with ends that are not known yet")[key]
             return self._source.pure("text.slice", self, *ends)
         if not _inside(self._source, key, self._source.pure("text.length", self)):
             raise IndexError("string index out of range")
         return self._source.pure("text.at", self, key)
 
     def __iter__(self) -> Any:
-        self._need("the characters")
+        return iter(self._known("the characters"))
 
     def __int__(self) -> int:
-        self._need("int()")
+        return int(self._known("int()"))
 
     def __float__(self) -> float:
-        self._need("float()")
+        return float(self._known("float()"))
 
-    def __mod__(self, _: object) -> Any:
+    def __mod__(self, values: Any) -> Any:
+        return self._known("%") % values
+
+    def __rmod__(self, _: object) -> Any:
         self._need("%")
 
-    def __mul__(self, _: object) -> Any:
-        self._need("*")
+    def __mul__(self, times: Any) -> Any:
+        return self._known("*") * times
 
-    __rmul__ = __rmod__ = __mul__
+    __rmul__ = __mul__
 
     # -- methods with choices of arguments
     def strip(self, chars: str | None = None) -> Any:
@@ -185,14 +215,14 @@ class Text(_Symbolic):
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> Any:
         if maxsplit != -1:
-            self._need("split() with maxsplit")
+            return self._known("split() with maxsplit").split(sep, maxsplit)
         if sep is not None and _text(sep) and not sep:
             raise ValueError("empty separator")
         return self._call("text.words", "text.split", sep)
 
     def splitlines(self, keepends: bool = False) -> Any:
         if keepends:
-            self._need("splitlines(True)")
+            return self._known("splitlines(True)").splitlines(keepends)
         return self._source.pure("text.lines", self)
 
     def join(self, parts: Any) -> Any:
@@ -238,7 +268,8 @@ def _text(value: object) -> bool:
 def _recorded(fn: str, arity: int) -> Callable[..., Any]:
     def method(self: Text, *args: object, **more: object) -> Any:
         if len(args) + 1 != arity or more or not all(map(_text, args)):
-            self._need(f"{fn.partition('.')[2]}() with these arguments")
+            name = fn.partition(".")[2]
+            return getattr(self._known(f"{name}() with these arguments"), name)(*args, **more)
         return self._source.pure(fn, self, *args)
 
     return method

@@ -50,11 +50,25 @@ from lmc.ir.ops.lm import Extend, Gen, Match, Role, Score, Select, Start, StateT
 from lmc.ir.ops.text import MakeList, Pack, Pure
 from lmc.ir.types import BOOL, FLOAT, INT, TEXT, Type, list_of
 from lmc.params import GenParams
+from lmc.textops import PURE
 
 __all__ = ["MAX_NODES", "MAX_PATHS", "trace"]
 
 MAX_PATHS = 64  # ways through a program; the rest of a longer one runs eagerly
 MAX_NODES = 20_000  # of all ways together
+MAX_TEXTS = 16  # that a text can be, for each to have a way of its own
+
+
+Fact = Value | tuple[Value, str]
+"""A condition: a truth value, or that a text is this one."""
+
+
+@dataclass(frozen=True)
+class _Domain:
+    """The few texts that a value can be; if not `exact`, also a part of one."""
+
+    texts: tuple[str, ...]
+    exact: bool
 
 
 @dataclass
@@ -127,6 +141,8 @@ class _Tracer:
         self._arguments = arguments
         self._source = source
         self._symbolic_seen = bool(arguments.paths)
+        self._domains: dict[Value, _Domain] = {}
+        self._facts: dict[Value, tuple[Fact, bool]] = {}
         self._params = tuple(Value(TEXT, _hint(path)) for path in arguments.paths)
         self._root = _Way()
         # the first way is run again at the end, to see that it is the same
@@ -157,7 +173,8 @@ class _Tracer:
         """Follow one way: `decisions` first, then always the first one."""
         self._decisions = decisions
         self._taken = 0
-        self._decided: dict[Value, bool] = {}
+        self._decided: dict[Fact, bool] = {}
+        self._texts: dict[Value, str] = {}  # what texts are on this way, as far as it is known
         self._way = self._root
         self._index = 0
         self._calls: list[tuple[Value, Value]] = []
@@ -270,8 +287,9 @@ class _Tracer:
             return bool(value.value)
         assert isinstance(value, Value), "conditions are values"
         self._check_going()
-        if value in self._decided:
-            return self._decided[value]
+        fact, holds = self._facts.get(value, (value, True))
+        if fact in self._decided:
+            return self._decided[fact] is holds
         way = self._way
         if self._index < len(way.nodes):
             self._unstable()
@@ -294,17 +312,54 @@ class _Tracer:
             self._decisions = [*self._decisions, True]
         choice = self._decisions[self._taken]
         self._taken += 1
-        self._decided[value] = choice
         self._way = way.branch[1] if choice else way.branch[2]
         self._index = 0
+        self._learn(fact, choice is holds)
         return choice
+
+    def _learn(self, fact: Fact, holds: bool) -> None:
+        """Note that a condition holds on this way, or that it does not."""
+        self._decided[fact] = holds
+        if isinstance(fact, Value):
+            return
+        text, known = fact
+        if holds:
+            self._texts[text] = known
+        elif (domain := self._domains.get(text)) and domain.exact:
+            left = [t for t in domain.texts if self._decided.get((text, t), True)]
+            if len(left) == 1:
+                self._texts[text] = left[0]
+
+    def one_of_few(self, value: object) -> str | None:
+        """What a text is on this way, if it can be one of a few; takes a way for each."""
+        assert isinstance(value, Value), "symbolic texts are values"
+        self._check_going()
+        domain = self._domains.get(value)
+        if domain is not None and len(domain.texts) <= MAX_TEXTS:
+            for text in domain.texts:
+                if value in self._texts or self._decided.get((value, text)) is False:
+                    continue
+                self.decide(self._pure("text.eq", (value, Const(text))))
+        return self._texts.get(value)
 
     # ---------------------------------------------------------------- Source of symbolic values
 
     def pure(self, fn: str, *args: object) -> Any:
         """The symbolic result of a pure function."""
         operands = tuple(self._operand(arg) for arg in args)
-        return self._symbolic(self._emit(Pure(fn, operands), here())[0])
+        if all(isinstance(operand, Const) for operand in operands):
+            return PURE[fn].compute(*(o.value for o in operands if isinstance(o, Const)))
+        return self._symbolic(self._pure(fn, operands))
+
+    def _pure(self, fn: str, operands: tuple[Operand, ...]) -> Value:
+        made = self._emit(Pure(fn, operands), here())[0]
+        if fn in ("text.eq", "text.ne"):
+            a, b = operands
+            if isinstance(a, Const):
+                a, b = b, a
+            if isinstance(a, Value) and isinstance(b, Const):
+                self._facts[made] = (a, str(b.value)), fn == "text.eq"
+        return made
 
     def need(self, what: str) -> NoReturn:
         """End the graph here."""
@@ -321,7 +376,7 @@ class _Tracer:
                     hint="do not keep values of a program in lists or globals; return them",
                 )
             held: Operand = value.value  # type: ignore[attr-defined] # it is symbolic
-            return held
+            return Const(self._texts[held]) if held in self._texts else held
         if value is None or type(value) in (bool, int, float):
             return Const(value)  # type: ignore[arg-type] # one of these
         if isinstance(value, str):
@@ -365,7 +420,14 @@ class _Tracer:
                     constraint_automaton(stop)
         except LmcError as error:
             raise error.at(at) from None
-        return self._call(Gen(state, name, params, len(self._calls)), at)
+        after, text = self._call(Gen(state, name, params, len(self._calls)), at)
+        self._note_choices(text, params)
+        return after, text
+
+    def _note_choices(self, text: Value, params: GenParams) -> None:
+        """What a gen with choices gives, if its tokens suffice, is one of these."""
+        if params.choices and text.type == TEXT:
+            self._domains[text] = _Domain(tuple(dict.fromkeys(params.choices)), exact=False)
 
     def select(
         self,
@@ -378,7 +440,11 @@ class _Tracer:
     ) -> tuple[Value, Value]:
         operands = tuple(map(self._operand, choices))
         op = Select(state, operands, name, method, temperature, len(self._calls))
-        return self._call(op, at)
+        after, choice = self._call(op, at)
+        if all(isinstance(operand, Const) for operand in operands):
+            texts = tuple(str(o.value) for o in operands if isinstance(o, Const))
+            self._domains[choice] = _Domain(tuple(dict.fromkeys(texts)), exact=True)
+        return after, choice
 
     def score(self, state: Value, name: str, text: str, at: Location | None) -> tuple[Value, Value]:
         return self._call(Score(state, self._operand(text), name), at)
@@ -396,6 +462,8 @@ class _Tracer:
         op = Match(state, operands, names, params, heal, len(self._calls))
         after, whole, *made = self._emit(op, at)
         self._calls.append((after, whole))
+        for text, gen_params in zip(made, params, strict=True):
+            self._note_choices(text, gen_params)
         return after, whole, made
 
     def joins(self, params: GenParams, at: Location | None) -> bool:
@@ -421,7 +489,7 @@ class _Tracer:
     def read(self, ref: Value) -> Any:
         if self._may_catch or guards.get():
             self.need("a variable is read inside `try`, which may catch the failure of its call")
-        return self._symbolic(ref)
+        return self._texts.get(ref) or self._symbolic(ref)
 
     def branch(self, state: Value, index: int) -> Value:  # noqa: ARG002 - all are alike here
         return state

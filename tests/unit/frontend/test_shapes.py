@@ -147,13 +147,45 @@ def s14_loops(s: State, xs: list[str], n: int) -> Any:
     return rounds
 
 
-@shape({"x": "tea"}, whole=False)
+@shape({"x": "tea"})
 def s15_values_of_variables(s: State, x: str) -> Any:
     s += x + lmc.gen("a", max_tokens=5) + lmc.select("b", ["p", "q"])
     table = {"p": "pine", "q": "oak"}
     s += f"{len(s['a'])} {s['a'].upper()} {(s['a'] + ' end').split()[0]} {table[s['b']]}"
     s += lmc.gen("c", max_tokens=2)
     return table[s["b"]]
+
+
+GRADES = {"1": "poor", "2": "fair", "3": "fine"}
+
+
+@shape({"x": "tea"}, {"x": "rice"})
+def a_choice_is_a_key_a_number_and_an_index(s: State, x: str) -> Any:
+    s += x + ": " + lmc.select("grade", ["1", "2", "3"])
+    grade = s["grade"]
+    s += f" is {GRADES[grade]}, {int(grade) * 2} of 6, {'abcd'[int(grade)]}{grade:>3} "
+    s += lmc.gen("why", max_tokens=2)
+    if grade in {"1", "2"}:
+        s += "Better: " + lmc.gen("better", max_tokens=2)
+    return [GRADES[grade], int(grade), len(grade), list(grade), {grade: x}]
+
+
+@shape({"x": "tea"}, whole=False)  # a gen may stop inside a choice
+def a_gen_with_choices_is_a_key(s: State, x: str) -> Any:
+    s += x + lmc.gen("pick", choices=["left", "right"], max_tokens=9)
+    s += " -> " + lmc.gen("cut", choices=["pinetree", "oak"], max_tokens=1)
+    table = {"left": 1, "right": 2}
+    return [table[s["pick"]], {"oak": "o"}.get(s["cut"], "none")]
+
+
+@shape({"x": "tea"}, {"x": "rice"})
+def what_a_condition_says_of_a_text_is_known(s: State, x: str) -> Any:
+    s += x + lmc.gen("n", regex="[0-9]", temperature=1.0)
+    if s["n"] == "7" or s["n"] == "8":
+        return int(s["n"])
+    if s["n"] != "3":
+        return "other"
+    return [int(s["n"]) + 1, s["n"].center(3, "-")]
 
 
 def countdown_of(s: State, n: int) -> None:
