@@ -147,7 +147,7 @@ def s14_loops(s: State, xs: list[str], n: int) -> Any:
     return rounds
 
 
-@shape({"x": "tea"})
+@shape({"x": "tea"}, whole=False)  # where there is no first word
 def s15_values_of_variables(s: State, x: str) -> Any:
     s += x + lmc.gen("a", max_tokens=5) + lmc.select("b", ["p", "q"])
     table = {"p": "pine", "q": "oak"}
