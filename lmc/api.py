@@ -21,6 +21,7 @@ from lmc.frontend.dependencies import fixed, snapshot
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import run_eagerly
 from lmc.frontend.location import here, of_code
+from lmc.frontend.parameters import run_defaults
 from lmc.runnable import Runnable, current_engine, use
 
 if TYPE_CHECKING:
@@ -247,6 +248,10 @@ class Program(Runnable):
         flat = {name: flatten({name: v}) for name, v in {**held, **self._bound}.items()}
         return {name: (f.template, f.texts) for name, f in flat.items() if not f.opaque}
 
+    def _takes(self, name: str) -> bool:
+        parameters = list(self._signature.parameters.values())[1:]
+        return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
+
     # -- compiling
     def trace(self, **arguments: object) -> Graph:
         """The graph of the program, not optimized: no model, no torch."""
@@ -290,7 +295,7 @@ class Program(Runnable):
         self, engine: Engine, eager: bool, seed: int, deadline: float | None, options: Options
     ) -> Job:
         if eager:
-            return _EagerJob(self, engine, seed, deadline)
+            return _EagerJob(self, engine, seed, deadline, options)
         return _CompiledJob(self, engine, seed, deadline, options, snapshot(self.function))
 
 
@@ -336,10 +341,13 @@ class _CompiledJob:
 
             outline = Outline.of(plan)
             if not outline.exact:  # what is said when is known to the function only
-                eager = self._eager = _EagerJob(program, self.engine, self.seed, self.deadline)
+                eager = self._eager = _EagerJob(
+                    program, self.engine, self.seed, self.deadline, self.options
+                )
                 return eager.start(index, given, done, feed)
             stream = RowStream(feed, outline)
-        context = contextvars.copy_context()  # of the caller, for what the program itself runs
+        with run_defaults(self.options.defaults):
+            context = contextvars.copy_context()  # of the caller, for what the program itself runs
 
         def resume(row: EagerRow, calls: list[KnownCall]) -> None:
             context.run(run_eagerly, program.function, row, arguments, calls, program.where)
@@ -363,8 +371,16 @@ class _CompiledJob:
 class _EagerJob:
     """Rows as Python functions that run on real values, a thread each."""
 
-    def __init__(self, program: Program, engine: Engine, seed: int, deadline: float | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        engine: Engine,
+        seed: int,
+        deadline: float | None,
+        options: Options,
+    ) -> None:
         self._program = program
+        self._options = options
         self._engine = engine
         self._seed = seed
         self._deadline = deadline
@@ -388,7 +404,8 @@ class _EagerJob:
             seed=self._seed, index=index, deadline=self._deadline, stream=stream
         )
         future.add_done_callback(lambda finished: done(finished.result()))
-        run = contextvars.copy_context().run
+        with run_defaults(self._options.defaults):
+            run = contextvars.copy_context().run
         self._pool.submit(run, run_eagerly, program.function, row, arguments, (), program.where)
         return lambda: row.fail(Cancelled("the run was cancelled"), (), ())
 
@@ -423,6 +440,9 @@ class Loaded(Runnable):
         self.artifact = artifact
         self.name = artifact.plan.name
 
+    def _takes(self, name: str) -> bool:
+        return name in dict(json.loads(self.artifact.plan.static)["dict"])
+
     def _job(
         self, engine: Engine, eager: bool, seed: int, deadline: float | None, options: Options
     ) -> Job:
@@ -430,7 +450,11 @@ class Loaded(Runnable):
             raise UsageError(
                 "an artifact cannot run eagerly", hint="run the .py file that it was made from"
             )
-        del options  # it is compiled already
+        if options.defaults:
+            raise UsageError(
+                f"{options.defaults[0][0]} cannot be given to an artifact",
+                hint="give it when the artifact is made",
+            )
         self.artifact.check_target(engine.tokenizer_fingerprint, engine.template_fingerprint)
         return _LoadedJob(self.artifact, engine, seed, deadline)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmc.errors import Location
 
@@ -26,11 +26,13 @@ class Options:
         level: 0 nothing, 1 token-exact clean-up, 2 sharing and scheduling, 3 all.
         passes: pipeline text that replaces the level's, as in "canonicalize, cse, dce".
         dump: directory for the graph before and after each pass that changed it.
+        defaults: parameters of gens that give none of their own (`frontend.parameters.run_wide`).
     """
 
     level: int = 2
     passes: str | None = None
     dump: Path | None = None
+    defaults: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,9 @@ def compile_function(
         LmcError: the program, one of its constraints, or the pipeline is wrong.
     """
     from lmc.codegen.lower import lower
+    from lmc.frontend.parameters import run_defaults
 
-    traced = trace_function(function, name, arguments, source)
+    with run_defaults(options.defaults):
+        traced = trace_function(function, name, arguments, source)
     program, records = optimize(traced, options)
     return Compiled(traced, program, lower(program, options.level), options, records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import (
@@ -23,6 +24,7 @@ from lmc import aio
 from lmc.batch import Batch, Job, checked, run_one
 from lmc.driver import Options
 from lmc.errors import UsageError
+from lmc.frontend.parameters import RUN_WIDE, run_wide
 from lmc.frontend.symbolic import not_while_tracing
 from lmc.progress import progress_bar
 from lmc.result import Result
@@ -72,6 +74,9 @@ class Runnable(ABC):
         seed: of the random draws; by default the engine's.
         deadline: seconds after which a row ends with `Cancelled`, counted from its start.
         options: how to compile.
+
+    Parameters of `gen` (`temperature=0.7`) are for all gens that give none of their own, unless the
+    program takes an argument of that name.
     """
 
     name: str
@@ -81,6 +86,17 @@ class Runnable(ABC):
         self, engine: Engine, eager: bool, seed: int, deadline: float | None, options: Options
     ) -> Job:
         """How to run its rows."""
+
+    @abstractmethod
+    def _takes(self, name: str) -> bool:
+        """Whether it has an argument of that name."""
+
+    def _defaults_among(
+        self, arguments: dict[str, object], options: Options | None
+    ) -> Options | None:
+        """The options with the parameters of gens that are taken out of the arguments."""
+        names = [name for name in arguments if name in RUN_WIDE and not self._takes(name)]
+        return _with_defaults(options, {name: arguments.pop(name) for name in names})
 
     def _prepare(
         self,
@@ -112,6 +128,7 @@ class Runnable(ABC):
             UsageError: an argument is missing or unknown.
             TraceError, ConstraintError: the program is wrong. Errors of the run are in the result.
         """
+        options = self._defaults_among(arguments, options)
         return run_one(self._prepare(engine, eager, seed, deadline, options), arguments)
 
     async def arun(
@@ -125,6 +142,7 @@ class Runnable(ABC):
         **arguments: object,
     ) -> Result:
         """Like `run`, for coroutines. Cancelling the task that awaits it cancels the run."""
+        options = self._defaults_among(arguments, options)
         return await aio.run(
             lambda: self._prepare(engine, eager, seed, deadline, options), arguments
         )
@@ -147,6 +165,7 @@ class Runnable(ABC):
         Raises:
             As `run`.
         """
+        options = self._defaults_among(arguments, options)
         return Stream(
             *begin(self._prepare(engine, eager, seed, deadline, options), dict(arguments))
         )
@@ -162,6 +181,7 @@ class Runnable(ABC):
         **arguments: object,
     ) -> aio.AsyncStream:
         """Like `stream`, for coroutines; the run begins when it is first read."""
+        options = self._defaults_among(arguments, options)
         return aio.AsyncStream(
             lambda: begin(self._prepare(engine, eager, seed, deadline, options), dict(arguments))
         )
@@ -179,6 +199,7 @@ class Runnable(ABC):
         max_errors: int | None = None,
         ordered: bool = True,
         options: Options | None = None,
+        **defaults: object,
     ) -> list[Result]:
         """Run the program on many rows of arguments; a result for each, in their order.
 
@@ -189,6 +210,7 @@ class Runnable(ABC):
                 "raise" the first one is raised.
             max_errors: raise when more rows than this failed.
             ordered: False gives results as they are done; `Result.index` says whose they are.
+            defaults: parameters for gens that give none of their own, as in `temperature=0.7`.
 
         For the others see the class.
 
@@ -207,6 +229,7 @@ class Runnable(ABC):
             max_errors=max_errors,
             ordered=ordered,
             options=options,
+            **defaults,
         )
         total = len(rows) if isinstance(rows, Sized) else None
         bar = progress_bar(self.name, total, progress, engine.stats)
@@ -229,12 +252,14 @@ class Runnable(ABC):
         max_errors: int | None = None,
         ordered: bool = True,
         options: Options | None = None,
+        **defaults: object,
     ) -> Generator[Result]:
         """Like `run_batch`, but gives each result as soon as it is due.
 
         Reads `rows` as it goes: memory is bounded by the rows in flight, at most 512 of them, also
         if a row takes long or results are taken slowly. Closing the iterator cancels what runs.
         """
+        options = _with_defaults(options, defaults)
         job = self._prepare(engine, eager, seed, deadline, options)
         return checked(Batch(job, rows, ordered=ordered), on_error, max_errors)
 
@@ -250,6 +275,7 @@ class Runnable(ABC):
         max_errors: int | None = None,
         ordered: bool = True,
         options: Options | None = None,
+        **defaults: object,
     ) -> list[Result]:
         """Like `run_batch`, for coroutines. Cancelling the task cancels all rows."""
         results = self.aiter_batch(
@@ -262,6 +288,7 @@ class Runnable(ABC):
             max_errors=max_errors,
             ordered=ordered,
             options=options,
+            **defaults,
         )
         async with contextlib.aclosing(results):
             return [result async for result in results]
@@ -278,8 +305,10 @@ class Runnable(ABC):
         max_errors: int | None = None,
         ordered: bool = True,
         options: Options | None = None,
+        **defaults: object,
     ) -> AsyncGenerator[Result]:
         """Like `iter_batch`, for coroutines; rows may come asynchronously, too."""
+        options = _with_defaults(options, defaults)
 
         def start(given: Iterable[Mapping[str, object]]) -> tuple[Batch, Generator[Result]]:
             batch = Batch(
@@ -303,6 +332,12 @@ class Runnable(ABC):
         """Like `iter_batch` for what is left of a batch: see `skip` and `early` of `Batch`."""
         job = self._prepare(engine, eager, None, deadline, options)
         return iter(Batch(job, rows, skip=skip, early=early))
+
+
+def _with_defaults(options: Options | None, defaults: Mapping[str, object]) -> Options | None:
+    if not defaults:
+        return options
+    return dataclasses.replace(options or Options(), defaults=run_wide(defaults))
 
 
 def _seed(engine: Engine, seed: object) -> int:

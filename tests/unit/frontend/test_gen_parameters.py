@@ -317,3 +317,49 @@ def test_unnamed_gens_have_names_of_their_own(engine: lmc.Engine) -> None:
     out = program.run(engine=engine)
     assert len(out.variables) == 4
     assert out.meta("gen_1").completion_tokens == 1
+
+
+@lmc.jit
+def two_gens(s: State, x: str) -> None:
+    s += x
+    s += lmc.gen("a")
+    s += lmc.gen("b", max_tokens=3)
+    if int(s["b"] == "") < 5:  # the rest runs eagerly
+        s += lmc.gen("c")
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_run_gives_parameters_to_gens_that_give_none(engine: lmc.Engine, eager: bool) -> None:
+    out = two_gens.run(engine=engine, eager=eager, x="q", max_tokens=5, ignore_eos=True)
+    counts = [out.meta(name).completion_tokens for name in "abc"]
+    assert counts == [5, 3, 5]
+    rows = [{"x": "q"}, {"x": "r"}]
+    outs = two_gens.run_batch(rows, engine=engine, eager=eager, max_tokens=5, ignore_eos=True)
+    assert outs[0].variables == out.variables
+    assert [outs[1].meta(name).completion_tokens for name in "abc"] == [5, 3, 5]
+    again = two_gens.run(engine=engine, eager=eager, x="q", max_tokens=7, ignore_eos=True)
+    assert again.meta("a").completion_tokens == 7, "it is compiled for each"
+    with two_gens.stream(engine=engine, eager=eager, x="q", max_tokens=5, ignore_eos=True) as text:
+        assert "".join(text) == out.text
+
+
+def test_a_programs_own_argument_goes_before_a_parameter(engine: lmc.Engine) -> None:
+    @lmc.jit
+    def program(s: State, temperature: str) -> None:
+        s += temperature
+        s += lmc.gen("a", max_tokens=2)
+
+    assert program.run(engine=engine, temperature="hot").text.startswith("hot")
+
+
+def test_what_cannot_be_given_for_a_run_is_refused(engine: lmc.Engine, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="takes no argument 'regex'"):
+        two_gens.run(engine=engine, x="q", regex="a")
+    with pytest.raises(UsageError, match="regex cannot be given for a whole run"):
+        two_gens.run_batch([{"x": "q"}], engine=engine, regex="a")
+    with pytest.raises(UsageError, match="top_p is 2"):
+        two_gens.run(engine=engine, x="q", top_p=2)
+    made = two_gens.compile(x="")
+    write_artifact(tmp_path / "p.lmc", Artifact(made.plan, str(made.program)))
+    with pytest.raises(UsageError, match="top_p cannot be given to an artifact"):
+        lmc.load(tmp_path / "p.lmc").run(engine=engine, x="q", top_p=0.5)
