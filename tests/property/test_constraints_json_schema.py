@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from decimal import Decimal
+import re
 from typing import Any
 
 import jsonschema
@@ -128,10 +128,8 @@ def has_repeats(text: str) -> bool:
 
 
 def is_huge(text: str) -> bool:
-    """Whether a number in it is beyond what the oracle can take for one."""
-    found: list[Decimal] = []
-    json.loads(text, parse_float=lambda t: found.append(Decimal(t)))
-    return any(abs(n) > 10**300 for n in found)
+    """Whether a number in it may be beyond what the oracle can take for one."""
+    return re.search(r"[eE]\+?\d{3}", text) is not None
 
 
 @pytest.mark.slow

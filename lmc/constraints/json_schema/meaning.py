@@ -273,7 +273,7 @@ class Meaning:
                 (k, Member(self.constant(v, node, f"{pointer}/{k}"), required=True))
                 for k, v in value.items()
             )
-            return Shape(objects=(ObjectRow(names, orders=(tuple(value),) if value else ()),))
+            return Shape(objects=(ObjectRow(names, orders=((tuple(value),),)),))
         number = fraction(value)
         if number is None:
             raise refusal(pointer, "", f"{value!r} is no JSON value")

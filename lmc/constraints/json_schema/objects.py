@@ -6,7 +6,7 @@ properties that are only asked for by name, and further ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lmc.constraints.budget import BudgetError
 from lmc.constraints.json_schema.document import Node, refusal
 from lmc.constraints.json_schema.formulas import Formula
-from lmc.constraints.json_schema.shapes import KeyClass, Member, ObjectRow
+from lmc.constraints.json_schema.shapes import KeyClass, Member, ObjectRow, Order
 from lmc.constraints.json_schema.strings import ANY_TEXT, TextBox, disjoint
 
 if TYPE_CHECKING:
@@ -76,9 +76,18 @@ def object_rows(node: Node, meaning: Meaning) -> list[ObjectRow]:
     rest = _listed(rest, names)
     row = ObjectRow(
         tuple(names.items()), tuple(rest), meaning.bound(node, "minProperties") or 0,
-        meaning.bound(node, "maxProperties"), orders=(tuple(properties),) if properties else (),
+        meaning.bound(node, "maxProperties"), orders=_orders(properties, needed),
     )  # fmt: skip
     return meaning.algebra.both_objects(row, meaning.algebra.any_object)
+
+
+def _orders(properties: Mapping[str, object], needed: Sequence[str]) -> tuple[Order, ...]:
+    """As the properties are written; or as `required` lists them, if it lists all of them."""
+    if not properties:
+        return ()
+    written = tuple(properties)
+    listed = tuple(dict.fromkeys(name for name in needed if name in properties))
+    return ((written, listed) if listed != written and len(listed) == len(written) else (written,),)
 
 
 def _mapping(node: Node, keyword: str) -> dict[str, object]:
@@ -155,14 +164,17 @@ class Key:
     keys: TextBox | None
 
 
-State = tuple[tuple[int, ...], frozenset[int], frozenset[int], int]
+Place = tuple[int, int]
+"""Where an order stands: the sequence that is followed (-1: none yet), and how far it came."""
+
+State = tuple[tuple[Place, ...], frozenset[int], frozenset[int], int]
 
 
 class Members:
     """The automaton of a row. A state is (places in the orders, free names used, kinds met, count).
 
     Attributes:
-        orders: the properties with a place.
+        orders: the properties with a place: for each order its sequences.
         free: those without one.
         moves: from each state, the members that may come, and the state after them.
     """
@@ -171,20 +183,17 @@ class Members:
         self.row = row
         self.meaning = meaning
         names = {n: m for n, m in row.names if not meaning.is_empty(m.formula)}
-        found = [[(n, names[n]) for n in order if n in names] for order in row.orders]
-        self.orders = [order for order in found if order]
-        placed = {name for order in self.orders for name, _ in order}
+        self.orders = list(_sequences(row.orders, names))
+        placed = {name for order in self.orders for name, _ in order[0]}
         self.free = [(n, m) for n, m in names.items() if n not in placed]
         if len(self.free) > _MOST_FREE:
             if len(self.orders) != 1:
-                self.orders.append([])
-            self.orders[-1] += self.free
+                self.orders.append([[]])
+            self.orders[-1] = [sequence + self.free for sequence in self.orders[-1]]
             self.free = []
-        while prod(len(order) + 1 for order in self.orders) > _MOST_PLACES:
-            if len(self.orders) == 1:
-                break
+        while len(self.orders) > 1 and prod(map(_size, self.orders)) > _MOST_PLACES:
             last = self.orders.pop()
-            self.orders[-1] += last
+            self.orders[-1] = [self.orders[-1][0] + last[0]]
         taken = frozenset(n for n, _ in row.names)
         self.rest = [
             (group.keys.excluding(taken), group.formula)
@@ -194,8 +203,9 @@ class Members:
         needed = sum(m.required for m in names.values())
         self.counts = row.low > needed or row.high is not None
         self.most = max(row.low, 1) if row.high is None else row.high
-        self._ends = tuple(len(order) for order in self.orders)
-        self.start: State = ((0,) * len(self.orders), frozenset(), frozenset(), 0)
+        places = tuple((-1 if len(order) > 1 else 0, 0) for order in self.orders)
+        self._ends = tuple((0, len(order[0])) for order in self.orders)
+        self.start: State = (places, frozenset(), frozenset(), 0)
         self.moves: dict[State, list[tuple[Key, Formula, State]]] = {}
 
     @property
@@ -203,7 +213,9 @@ class Members:
         """The properties, if their order leaves nothing to remember but who came before."""
         if self.free or self.row.some or self.counts or len(self.orders) > 1:
             return None
-        return self.orders[0] if self.orders else []
+        if not self.orders:
+            return []
+        return self.orders[0][0] if len(self.orders[0]) == 1 else None
 
     def explore(self) -> None:
         """Fill `moves`."""
@@ -225,13 +237,10 @@ class Members:
         if row.high is not None and count >= row.high:
             return
         after = min(count + 1, self.most) if self.counts else 1
-        for n, order in enumerate(self.orders):
-            for i in range(places[n], len(order)):
-                name, member = order[i]
-                moved = (*places[:n], i + 1, *places[n + 1 :])
+        for n, place in enumerate(places):
+            for name, member, next_place in self._next(n, place):
+                moved = (*places[:n], next_place, *places[n + 1 :])
                 yield Key(name, None), member.formula, (moved, used, met, after)
-                if member.required:
-                    break
         if self._is_owed(places):
             return
         end = self._ends
@@ -252,12 +261,25 @@ class Members:
             for names, value, kinds in found:
                 yield Key(None, names), value, (end, used, kinds, after)
 
-    def _is_owed(self, places: tuple[int, ...]) -> bool:
+    def _next(self, n: int, place: Place) -> Iterator[tuple[str, Member, Place]]:
+        """The properties that order number `n` lets come next, and where it stands after each."""
+        order, (which, at) = self.orders[n], place
+        for number in range(len(order)) if which < 0 else (which,):
+            sequence = order[number]
+            for i in range(at, len(sequence)):
+                name, member = sequence[i]
+                # Where nothing else is left than in the first sequence, that one is followed.
+                same = number and sequence[i + 1 :] == order[0][i + 1 :]
+                yield name, member, (0 if same else number, i + 1)
+                if member.required:
+                    break
+
+    def _is_owed(self, places: tuple[Place, ...]) -> bool:
         """Whether a property that is required has not come, out of those with a place."""
         return any(
             member.required
-            for order, at in zip(self.orders, places, strict=True)
-            for _, member in order[at:]
+            for order, (which, at) in zip(self.orders, places, strict=True)
+            for _, member in order[max(which, 0)][at:]
         )
 
     def accepts(self, state: State) -> bool:
@@ -274,6 +296,22 @@ class Members:
         """Whether there is any object."""
         self.explore()
         return any(self.accepts(state) for state in self.moves)
+
+
+def _sequences(
+    orders: tuple[Order, ...], names: dict[str, Member]
+) -> Iterator[list[list[tuple[str, Member]]]]:
+    """The orders with the members of those names that are left; each sequence once."""
+    for order in orders:
+        kept = dict.fromkeys(tuple(n for n in sequence if n in names) for sequence in order)
+        found = [[(n, names[n]) for n in sequence] for sequence in kept]
+        if found[0]:
+            yield found
+
+
+def _size(order: list[list[tuple[str, Member]]]) -> int:
+    """How many places an order has."""
+    return sum(map(len, order)) + 1
 
 
 def members(row: ObjectRow, meaning: Meaning) -> Members:

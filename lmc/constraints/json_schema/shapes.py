@@ -69,8 +69,8 @@ class Member:
     required: bool = False
 
 
-Order = tuple[str, ...]
-"""The names to which one schema gives a place, as they follow each other."""
+Order = tuple[tuple[str, ...], ...]
+"""The names to which one schema gives a place: the sequences in which they may come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,9 +387,9 @@ def _both_orders(a: tuple[Order, ...], b: tuple[Order, ...]) -> tuple[Order, ...
     """The orders of `a`, and those of `b` for the names that have no place in `a`."""
     if not a or not b:
         return a or b
-    placed = {name for order in a for name in order}
-    rest = (tuple(name for name in order if name not in placed) for order in b)
-    return (*a, *(order for order in rest if order))
+    placed = {name for order in a for name in order[0]}
+    rest = (_unique(tuple(n for n in s if n not in placed) for s in order) for order in b)
+    return (*a, *(order for order in rest if order[0]))
 
 
 def item_of(row: ArrayRow, index: int) -> Formula:
