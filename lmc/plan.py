@@ -24,6 +24,7 @@ from lmc.params import GenParams
 
 __all__ = [
     "PLAN_VERSION",
+    "Attempt",
     "Block",
     "Compute",
     "Const",
@@ -36,8 +37,10 @@ __all__ = [
     "Operand",
     "Pack",
     "Param",
+    "Pick",
     "Plan",
     "Prefill",
+    "Race",
     "Reg",
     "Release",
     "Resume",
@@ -77,13 +80,18 @@ class Instr:
     """Base of all instructions; `at` is the line of the user's program it came from."""
 
     op: ClassVar[str]
+    tolerant: ClassVar[bool] = False  # it runs even if what it reads has failed
     at: Location | None = None
 
     def reads(self) -> Iterator[int]:
-        """The registers that must be set before this can run."""
+        """The registers that it reads; they are set by instructions before it."""
         for f in dataclasses.fields(self):
             if not f.name.startswith("into"):
                 yield from operand_registers(getattr(self, f.name))
+
+    def waits(self) -> Iterator[int]:
+        """The registers that must be set before this can run."""
+        return self.reads()
 
     def writes(self) -> Iterator[int]:
         """The registers that this sets."""
@@ -245,6 +253,54 @@ class Pack(Instr):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Race(Instr):
+    """Which `k` branches make the fewest tokens, by number in rising order; ties go to the first.
+
+    Attributes:
+        into: a register for each of them.
+        into_tokens: how many tokens they have made together.
+        groups: per branch, the results of its model calls, and the tokens of races inside of it.
+        stops: per branch, those of them that are to be cancelled if it loses.
+        k: how many branches win.
+    """
+
+    op: ClassVar[str] = "race"
+    into: tuple[Reg, ...]
+    into_tokens: Reg
+    groups: tuple[tuple[Reg, ...], ...]
+    stops: tuple[tuple[Reg, ...], ...]
+    k: int = 1
+
+    def waits(self) -> Iterator[int]:
+        """Nothing: it looks on while they run."""
+        return iter(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick(Instr):
+    """Item number `index`; of the others it is not even asked whether they failed."""
+
+    op: ClassVar[str] = "pick"
+    into: Reg
+    index: Operand
+    items: tuple[Operand, ...]
+
+    def waits(self) -> Iterator[int]:
+        """The index; then, once that is known, the item."""
+        return operand_registers(self.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(Instr):
+    """The item, or the error with which it failed."""
+
+    op: ClassVar[str] = "attempt"
+    tolerant: ClassVar[bool] = True
+    into: Reg
+    item: Operand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill(Instr):
     """Compute the KV of a state that several model calls share, as far as its tokens are settled.
 
@@ -283,6 +339,7 @@ class Resume(Instr):
     """
 
     op: ClassVar[str] = "resume"
+    tolerant: ClassVar[bool] = True
     calls: tuple[tuple[Operand, Operand], ...]
     reason: str = ""
 
@@ -292,6 +349,7 @@ class Ret(Instr):
     """The end: the final state, the named variables, and what the function returned."""
 
     op: ClassVar[str] = "ret"
+    tolerant: ClassVar[bool] = True
     state: Reg
     names: tuple[str, ...]
     values: tuple[Operand, ...]
@@ -388,6 +446,9 @@ _INSTRS: dict[str, type[Instr]] = {
         Compute,
         MakeList,
         Pack,
+        Race,
+        Pick,
+        Attempt,
         Prefill,
         Release,
         If,

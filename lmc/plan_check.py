@@ -224,6 +224,30 @@ def _text(place: _Place, instr: p.StateText) -> tuple[str, ...]:
     return (_TEXT,)
 
 
+def _race(place: _Place, instr: p.Race) -> tuple[str, ...]:
+    if not 1 <= instr.k == len(instr.into) <= len(instr.groups) == len(instr.stops):
+        raise place.broken("the numbers of branches do not fit each other")
+    for group in (*instr.groups, *instr.stops):
+        for nth, call in enumerate(group, 1):
+            place.no_state(f"call {nth} of a branch", call)
+    return (_INT,) * (instr.k + 1)
+
+
+def _pick(place: _Place, instr: p.Pick) -> tuple[str, ...]:
+    place.need("the index", instr.index, _INT)
+    if not instr.items:
+        raise place.broken("there are no items")
+    kinds = {place.type(item) for item in instr.items}
+    if _STATE in kinds and len(kinds) > 1:
+        raise place.broken("its items are states and others")
+    return (kinds.pop() if len(kinds) == 1 else _VALUE,)
+
+
+def _attempt(place: _Place, instr: p.Attempt) -> tuple[str, ...]:
+    place.no_state("the item", instr.item)
+    return (_VALUE,)
+
+
 def _prefill(place: _Place, instr: p.Prefill) -> tuple[str, ...]:
     place.need("the state", instr.state, _STATE)
     return (_STATE,)
@@ -305,6 +329,9 @@ _RULES: dict[type[p.Instr], Callable[..., tuple[str, ...]]] = {
     p.Select: _select,
     p.Score: _score,
     p.StateText: _text,
+    p.Race: _race,
+    p.Pick: _pick,
+    p.Attempt: _attempt,
     p.Prefill: _prefill,
     p.Release: _release,
     p.Compute: _compute,

@@ -63,7 +63,7 @@ class Result:
         cached depends on what ran before it: `meta` has it, this has not.
         """
         return {
-            "variables": self.variables,
+            "variables": _plain(self.variables),
             "text": self.text,
             "error": _error_json(self.error),
             "meta": {name: _meta_json(meta) for name, meta in self._meta.items()},
@@ -73,6 +73,17 @@ class Result:
         if self.error is not None:
             return f"<Result error: {self.error.problem}>"
         return f"<Result {', '.join(self.variables) or 'without variables'}>"
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - nested as the variables are
+    """A value with the errors of failed branches in it as JSON values."""
+    if isinstance(value, LmcError):
+        return _error_json(value)
+    if type(value) is list:
+        return [_plain(item) for item in value]
+    if type(value) is dict:
+        return {key: _plain(item) for key, item in value.items()}
+    return value
 
 
 def _error_json(error: LmcError | None) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ any number of arguments.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,17 @@ def _contains(text: str, part: str) -> bool:
     return part in text
 
 
+def _majority(*texts: str) -> int:
+    """The index of the first of the texts that occur most often."""
+    counts = Counter(texts)
+    return max(range(len(texts)), key=lambda index: (counts[texts[index]], -index))
+
+
+def _argmax(*numbers: float) -> int:
+    """The index of the first of the largest numbers."""
+    return max(range(len(numbers)), key=numbers.__getitem__)
+
+
 def _join(separator: str, *parts: str) -> str:
     return separator.join(parts)
 
@@ -88,6 +100,7 @@ PURE: dict[str, PureFn] = {
     "text.endswith": PureFn(("text", "text"), "bool", str.endswith),
     "text.repr": PureFn(("text",), "text", repr),
     "text.isdigit": PureFn(("text",), "bool", str.isdigit),
+    "text.majority": PureFn(("text", "text*"), "int", _majority),
     "text.nonempty": PureFn(("text",), "bool", bool),
     "int.add": PureFn(("int", "int"), "int", operator.add),
     "int.sub": PureFn(("int", "int"), "int", operator.sub),
@@ -97,6 +110,8 @@ PURE: dict[str, PureFn] = {
     "int.lt": PureFn(("int", "int"), "bool", operator.lt),
     "int.le": PureFn(("int", "int"), "bool", operator.le),
     "int.text": PureFn(("int",), "text", str),
+    "int.argmax": PureFn(("int", "int*"), "int", _argmax),
+    "float.argmax": PureFn(("float", "float*"), "int", _argmax),
     "int.nonzero": PureFn(("int",), "bool", bool),
     "float.add": PureFn(("float", "float"), "float", operator.add),
     "float.sub": PureFn(("float", "float"), "float", operator.sub),

@@ -67,7 +67,7 @@ class Message:
 @dataclass(frozen=True)
 class Fork:
     bodies: tuple[tuple[Any, ...], ...]
-    join: bool
+    join: str  # "no", or how the branches come together
 
 
 @dataclass(frozen=True)
@@ -209,6 +209,14 @@ _leaves = st.one_of(
 )
 
 
+JOINS = ("no", "gather", "concat", "collect", "k", "first", "vote", "best")
+
+
+def _alike(body: tuple[Any, ...], n: int, join: str) -> Fork:
+    said = [(Say(f"{i} " * i), *body, Gen("c", (("max_tokens", 9),))) for i in range(n)]
+    return Fork(tuple(said), join)
+
+
 def _bodies(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(inner, max_size=4).map(tuple)
 
@@ -218,7 +226,9 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     plain = st.lists(_leaves, max_size=3).map(tuple)
     return st.one_of(
         st.builds(Message, st.sampled_from(["user", "assistant"]), plain),
-        st.builds(Fork, st.lists(body, min_size=1, max_size=3).map(tuple), st.booleans()),
+        st.builds(Fork, st.lists(body, min_size=1, max_size=3).map(tuple), st.sampled_from(JOINS)),
+        # branches that are alike, so that they can be brought together in any way
+        st.builds(_alike, body, st.integers(1, 3), st.sampled_from(JOINS)),
         st.builds(
             Branch,
             _names,
@@ -329,9 +339,34 @@ def _fork(s: State, step: Fork, x: str) -> bool:
     for branch, body in zip(forks, step.bodies, strict=True):
         if _run(branch, body, x):
             return True
-    if step.join and len({frozenset(f._variables) for f in forks}) == 1:
-        forks.join()
+    if step.join != "no" and len({frozenset(f._variables) for f in forks}) == 1:
+        _JOINS[step.join](s, forks)
     return False
+
+
+def _first(s: State, forks: Any) -> None:
+    won = forks.first()
+    s += won.text()[-3:]
+
+
+def _vote(s: State, forks: Any) -> None:
+    if "c" in forks[0] and all(isinstance(c, str) for c in forks["c"]):
+        s.reset(forks.vote("c", key=lambda c: c[:1]).mark())
+
+
+def _best(s: State, forks: Any) -> None:
+    forks.best(key=lambda branch: len(branch.get("c", "")))
+
+
+_JOINS: dict[str, Callable[[State, Any], None]] = {
+    "gather": lambda s, forks: forks.join(),
+    "concat": lambda s, forks: forks.join(mode="concat"),
+    "collect": lambda s, forks: forks.join(on_error="collect"),
+    "k": lambda s, forks: forks.join(k=(len(forks) + 1) // 2),
+    "first": _first,
+    "vote": _vote,
+    "best": _best,
+}
 
 
 def _branch(s: State, step: Branch, x: str) -> bool:

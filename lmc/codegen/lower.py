@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from lmc import plan as p
@@ -27,7 +28,7 @@ def lower(program: Program, level: int) -> p.Plan:
     Raises:
         ConstraintError: a constraint is malformed or nothing can match it.
     """
-    lowering = _Lowering()
+    lowering = _Lowering(_Users(program))
     params = tuple(
         p.Param(path, lowering.define(value))
         for path, value in zip(program.paths, program.params, strict=True)
@@ -52,10 +53,42 @@ def _template(program: Program) -> str:
     return json.dumps({"dict": [[path[0], {"$": n}] for n, path in enumerate(program.paths)]})
 
 
+class _Users:
+    """Which nodes use and which make each value; looked up when a race needs it."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    @cached_property
+    def _nodes(self) -> tuple[dict[Value, list[Node]], dict[Value, Node]]:
+        users: dict[Value, list[Node]] = {}
+        makers: dict[Value, Node] = {}
+        for node in self._program.walk():
+            for value in node.op.value_operands():
+                users.setdefault(value, []).append(node)
+            makers.update((value, node) for value in node.results)
+        return users, makers
+
+    def of(self, value: Value) -> list[Node]:
+        """The nodes that use a value."""
+        return self._nodes[0].get(value, [])
+
+    def maker(self, value: Value) -> Op | None:
+        """The op that makes a value; None for a parameter."""
+        node = self._nodes[1].get(value)
+        return None if node is None else node.op
+
+    def siblings(self, value: Value) -> tuple[Value, ...]:
+        """All results of the node that makes a value."""
+        node = self._nodes[1].get(value)
+        return (value,) if node is None else node.results
+
+
 @dataclass
 class _Lowering:
     """Registers and automata given out so far."""
 
+    users: _Users
     registers: int = 0
     calls: int = 0
     automata: list[dict[str, Any]] = field(default_factory=list)
@@ -80,6 +113,48 @@ class _Lowering:
         """The next place in the order of model calls."""
         self.calls += 1
         return self.calls
+
+    def calls_in(self, group: tuple[Operand, ...]) -> tuple[Value, ...]:
+        """The results of the model calls of a branch, those in races inside of it included."""
+        found: dict[Value, None] = {}
+        todo = list(group)
+        while todo:
+            value = todo.pop()
+            maker = self.users.maker(value) if isinstance(value, Value) else None
+            if isinstance(maker, lm.Race):
+                todo += maker.calls[: sum(maker.sizes)]
+            elif isinstance(value, Value):
+                found[value] = None
+        return tuple(found)
+
+    def stoppable(self, call: Value, race: lm.Race, branch: int) -> bool:
+        """Whether nothing needs a call's results once its branch has lost a race."""
+        others = (group for n, group in enumerate(race.groups()) if n != branch)
+        if any(call in self.calls_in(group) for group in others):
+            return False
+        todo = list(self.users.siblings(call))
+        seen = set(todo)
+        while todo:
+            value = todo.pop()
+            for node in self.users.of(value):
+                if node.op is race:
+                    if value in race.read_before():
+                        return False
+                elif isinstance(node.op, (flow.Ret, flow.If)):
+                    return False
+                elif not isinstance(node.op, flow.Resume) and not self._picks(node.op, race):
+                    new = [result for result in node.results if result not in seen]
+                    seen.update(new)
+                    todo += new
+        return True
+
+    def _picks(self, op: Op, race: lm.Race) -> bool:
+        """Whether an op takes the results of those branches only that have won a race."""
+        return (
+            isinstance(op, text.Pick)
+            and isinstance(op.index, Value)
+            and self.users.maker(op.index) is race
+        )
 
     def block(self, region: Region) -> p.Block:
         return p.Block(tuple(self.node(node) for node in region.nodes))
@@ -187,6 +262,35 @@ def _score(low: _Lowering, op: lm.Score, results: Results, at: At) -> p.Instr:
     )
 
 
+def _race(low: _Lowering, op: lm.Race, results: Results, at: At) -> p.Instr:
+    groups = [[call for call in group if isinstance(call, Value)] for group in op.groups()]
+    *into, tokens = map(low.define, results)
+    return p.Race(
+        into=tuple(into),
+        into_tokens=tokens,
+        groups=tuple(tuple(map(low.state, group)) for group in groups),
+        stops=tuple(
+            tuple(low.state(call) for call in calls if low.stoppable(call, op, branch))
+            for branch, calls in enumerate(map(low.calls_in, op.groups()))
+        ),
+        k=op.k,
+        at=at,
+    )
+
+
+def _pick(low: _Lowering, op: text.Pick, results: Results, at: At) -> p.Instr:
+    return p.Pick(
+        into=low.define(results[0]),
+        index=low.operand(op.index),
+        items=low.operands(op.items),
+        at=at,
+    )
+
+
+def _attempt(low: _Lowering, op: text.Attempt, results: Results, at: At) -> p.Instr:
+    return p.Attempt(into=low.define(results[0]), item=low.operand(op.item), at=at)
+
+
 def _text(low: _Lowering, op: lm.StateText, results: Results, at: At) -> p.Instr:
     return p.StateText(into=low.define(results[0]), state=low.state(op.state), at=at)
 
@@ -247,12 +351,15 @@ _RULES: dict[type[Op], Callable[..., p.Instr]] = {
     lm.Match: _match,
     lm.Select: _select,
     lm.Score: _score,
+    lm.Race: _race,
     lm.StateText: _text,
     lm.Prefill: _prefill,
     lm.Release: _release,
     text.Pure: _pure,
     text.MakeList: _make_list,
     text.Pack: _pack,
+    text.Pick: _pick,
+    text.Attempt: _attempt,
     flow.If: _if,
     flow.Resume: _resume,
     flow.Ret: _ret,

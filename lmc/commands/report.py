@@ -221,6 +221,9 @@ def _gens(block: Block) -> list[tuple[str, Location | None, int | None]]:
 # ---------------------------------------------------------- how to change what runs eagerly
 
 _ADVICE = (
+    ("of several kinds", "read it from the result instead, or let all branches give the same kind"),
+    ("vote() with", "vote with texts"),
+    ("the number of branches to wait for", "give join(k=...) a number that is known"),
     ("another program", "call it as program.call(s, ...), with a prompt of its own in this run"),
     ("something else", "depend on the arguments alone: no random numbers, time or outside state"),
     ("regular expression", "let the model match it: gen(regex=...), or select() among choices"),

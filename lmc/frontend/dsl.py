@@ -9,17 +9,27 @@ from __future__ import annotations
 import functools
 import json
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
 from lmc.errors import LmcError, Location, UsageError
+from lmc.frontend.blocks import Block, Mark, Message, Naming
+from lmc.frontend.forks import Forks
 from lmc.frontend.location import here, unwatched
 from lmc.frontend.parameters import gen_params
 from lmc.frontend.symbolic import is_symbolic
 from lmc.frontend.templates import Run, runs
-from lmc.frontend.variables import Entry, Given, Made, Row, copied, entries_since
+from lmc.frontend.variables import (
+    Entry,
+    Given,
+    Life,
+    Made,
+    Row,
+    check_known,
+    copied,
+    entries_since,
+)
 from lmc.params import GenParams, check_choosing
 
 __all__ = [
@@ -37,7 +47,7 @@ class Recorder(Protocol):
     def start(self, at: Location | None) -> Ref:
         """An empty prompt."""
 
-    def extend(self, state: Ref, text: str, at: Location | None) -> Ref: ...
+    def extend(self, state: Ref, part: str | Made, at: Location | None) -> Ref: ...
 
     def role(self, state: Ref, role: str, edge: str, at: Location | None) -> Ref: ...
 
@@ -78,6 +88,18 @@ class Recorder(Protocol):
 
     def joins(self, params: GenParams, at: Location | None) -> bool:
         """Whether the constraint of a gen can be a part of a template."""
+
+    def held(self, variable: Any, at: Location | None) -> Ref:
+        """What a variable holds, as one value: a list for a list."""
+
+    def race(self, lives: Sequence[Life], k: int, at: Location | None) -> tuple[Ref, ...]:
+        """The numbers of the `k` branches whose calls make the fewest tokens; and how many."""
+
+    def pick(self, index: Ref, items: Sequence[Ref], at: Location | None) -> Ref:
+        """Item number `index`, which may be a state."""
+
+    def attempt(self, ref: Ref, at: Location | None) -> Ref:
+        """The value, or the error with which it failed."""
 
     def read(self, ref: Ref) -> Any: ...
 
@@ -436,14 +458,15 @@ class State:
         self._ref = ref
         self._variables: dict[str, Ref] = {}
         self._log: Entry | None = None  # the newest thing that was appended
-        self._open: tuple[_Block, ...] = ()  # the `with` blocks that it is inside of
+        self._open: tuple[Block, ...] = ()  # the `with` blocks that it is inside of
         self._closed: str | None = None
+        self._life = Life()
         self._unnamed = 0
 
     @property
     def _role(self) -> str | None:
         """The role of the message that is open, if one is."""
-        return next((block.role for block in self._open if isinstance(block, _Message)), None)
+        return next((block.role for block in self._open if isinstance(block, Message)), None)
 
     # -- appending
     def __iadd__(self, item: object) -> State:
@@ -465,13 +488,14 @@ class State:
             name = self._named(item.name, "gen")
             before = self._ref
             self._ref, text = self._recorder.gen(before, name, item.params, where)
-            self._variables[name] = text
+            self._note_call(name, text, Made(text))
             if item.n is not None:
                 more = [
-                    self._recorder.gen(before, name, item.params, where) for _ in range(1, item.n)
+                    self._recorder.gen(before, name, item.params, where)[1]
+                    for _ in range(1, item.n)
                 ]
-                self._variables[name] = Samples([text, *(other for _, other in more)])
-            self._log = Entry(self._log, "text", Made(text))
+                self._variables[name] = Samples([text, *more])
+                self._life.calls += more
         elif isinstance(item, SelectExpr):
             where = item.at or at
             self._ref, text = self._recorder.select(
@@ -482,16 +506,14 @@ class State:
                 item.temperature,
                 where,
             )
-            self._variables[name] = text
-            self._log = Entry(self._log, "text", Made(text))
+            self._note_call(name, text, Made(text))
         elif isinstance(item, ScoreExpr):
             self._ref, value = self._recorder.score(
                 self._ref, name := self._named(item.name, "score"), item.text, item.at or at
             )
-            self._variables[name] = value
-            self._log = Entry(self._log, "text", item.text)
+            self._note_call(name, value, item.text)
         elif isinstance(item, RoleExpr):
-            with _Message(self, item.role, item.at or at):
+            with Message(self, item.role, item.at or at):
                 self._append(item.content, item.at or at)
         elif isinstance(item, Concat):
             self._append_row(item, at)
@@ -505,6 +527,12 @@ class State:
                 hint="append a text, gen(), select(), a message, or a list of these; "
                 "write numbers as f-strings",
             )
+
+    def _note_call(self, name: str, value: Ref, said: str | Made) -> None:
+        """Keep what a model call gave: its variable, and the text that it added."""
+        self._variables[name] = value
+        self._log = Entry(self._log, "text", said)
+        self._life.calls.append(value)
 
     def _append_row(self, row: Concat, at: Location | None) -> None:
         def params_of(item: object) -> GenParams | None:
@@ -528,6 +556,7 @@ class State:
         self._ref, whole, made = self._recorder.match(self._ref, gens, texts, heal, at)
         self._variables.update((name, text) for (name, _), text in zip(gens, made, strict=True))
         self._log = Entry(self._log, "text", Made(whole))
+        self._life.calls.append(whole)
 
     def _named(self, name: str | None, kind: str) -> str:
         if name is not None:
@@ -540,6 +569,7 @@ class State:
 
     # -- variables
     def __getitem__(self, name: str) -> Any:
+        self._check_alive(here())
         _known(name, "the name of a variable")
         if name not in self._variables:
             known = ", ".join(self._variables) or "none yet"
@@ -567,14 +597,14 @@ class State:
         _known(name, "the name of a variable")
         return name in self._variables
 
-    def var(self, name: str) -> _Naming:
+    def var(self, name: str) -> Naming:
         """A `with` block; the text appended inside becomes the variable `name`.
 
         It is the text of the program and of the model, without the markup of messages.
         """
         at = here()
         _known(name, "the name of a variable")
-        return _Naming(self, _variable(name, at), at)
+        return Naming(self, _variable(name, at), at)
 
     def _read(self, ref: Ref) -> Any:
         if isinstance(ref, list):
@@ -592,6 +622,7 @@ class State:
     def text(self) -> str:
         """All text so far, the markup of the chat template included; waits for model calls."""
         at = here()
+        self._check_alive(at)
         text: str = self._read(self._recorder.text(self._ref, at))
         return text
 
@@ -604,9 +635,11 @@ class State:
             UsageError: there is text outside of messages.
         """
         at = here()
+        self._check_alive(at)
         found: list[tuple[str, list[str | Made]]] = []
         inside = False
         for entry in entries_since(None, self._log):
+            check_known(entry, at)
             if entry.kind == "begin":
                 found.append((entry.held, []))
                 inside = True
@@ -658,7 +691,9 @@ class State:
         self._check_open(at)
         n = self._recorder.known(n, "the number of branches")
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise UsageError(f"fork({_shown(n)}): a fork needs at least one branch", at)
+            raise UsageError(
+                f"fork({_shown(n)}): a fork needs at least one branch", at, hint="give 1 or more"
+            )
         return Forks(self, [self._copy(i) for i in range(n)])
 
     def copy(self) -> State:
@@ -672,12 +707,25 @@ class State:
         copy._log = self._log
         copy._open = self._open
         copy._unnamed = self._unnamed
+        copy._life = self._life.child()
         return copy
 
     def _new(self, at: Location | None) -> State:
         """An empty prompt of its own in the same run."""
         self._check_open(at)
-        return State(self._recorder, self._recorder.start(at))
+        new = State(self._recorder, self._recorder.start(at))
+        new._life = self._life.child()
+        return new
+
+    def _picked(
+        self, ref: Ref, variables: dict[str, Ref], log: Entry | None, open: tuple[Block, ...]
+    ) -> State:
+        """A branch of this state that goes on from one of several, which these describe."""
+        picked = State(self._recorder, ref)
+        picked._variables, picked._log, picked._open = variables, log, open
+        picked._unnamed = self._unnamed
+        picked._life = self._life.child()
+        return picked
 
     def __enter__(self) -> State:
         return self
@@ -689,32 +737,42 @@ class State:
         return "<a prompt state>"
 
     # -- messages
-    def system(self, content: object = None) -> _Message:
+    def system(self, content: object = None) -> Message:
         """A system message: with content, appended at once; without, a `with` block."""
         return self._message("system", content)
 
-    def user(self, content: object = None) -> _Message:
+    def user(self, content: object = None) -> Message:
         """A user message: with content, appended at once; without, a `with` block."""
         return self._message("user", content)
 
-    def assistant(self, content: object = None) -> _Message:
+    def assistant(self, content: object = None) -> Message:
         """An assistant message: with content, appended at once; without, a `with` block."""
         return self._message("assistant", content)
 
-    def _message(self, role: str, content: object) -> _Message:
+    def _message(self, role: str, content: object) -> Message:
         at = here()
-        message = _Message(self, role, at)
+        message = Message(self, role, at)
         if content is not None:
             with message:
                 self._append(content, at)
         return message
 
     def _check_open(self, at: Location | None) -> None:
+        self._check_alive(at)
         if self._closed:
             raise UsageError(
                 f"this branch ended with {self._closed}",
                 at,
                 hint="append to it before, or go on with the state it was forked from",
+            )
+
+    def _check_alive(self, at: Location | None) -> None:
+        ended = self._life.ended
+        if ended:
+            raise UsageError(
+                f"this branch was ended by {ended}",
+                at,
+                hint="read the variables of the branches that won from the state that was forked",
             )
 
     def __bool__(self) -> NoReturn:
@@ -723,170 +781,5 @@ class State:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Mark:
-    """A place in a prompt, for `State.reset`."""
-
-    recorder: Recorder
-    ref: Ref
-    log: Entry | None
-    open: tuple[_Block, ...]
-
-
-class _Block:
-    """A `with` block of a state."""
-
-    def __init__(self, state: State, at: Location | None) -> None:
-        self._state = state
-        self._at = at
-
-    def __enter__(self) -> State:
-        self._state._check_open(self._at)
-        self._begin()
-        self._state._open = (*self._state._open, self)
-        return self._state
-
-    def __exit__(
-        self, kind: type[BaseException] | None, _: object, __: TracebackType | None
-    ) -> None:
-        state = self._state
-        state._open = tuple(block for block in state._open if block is not self)
-        if kind is None or issubclass(kind, Exception):
-            self._end(failed=kind is not None)
-
-    def _begin(self) -> None:
-        raise NotImplementedError
-
-    def _end(self, *, failed: bool) -> None:
-        raise NotImplementedError
-
-
-class _Message(_Block):
-    """A message of a chat, open inside its `with` block."""
-
-    def __init__(self, state: State, role: str, at: Location | None) -> None:
-        super().__init__(state, at)
-        self.role = role
-
-    def _begin(self) -> None:
-        state = self._state
-        around = next((block for block in state._open if isinstance(block, _Message)), None)
-        if around is not None:
-            hint = "end the first `with` block before the second begins"
-            if around._state is not state:  # a branch, forked inside of the message
-                hint = f"fork after the {around.role} message has ended"
-            raise UsageError(
-                f"{_article(self.role)} message inside {_article(around.role)} message",
-                self._at,
-                hint=hint,
-            )
-        state._ref = state._recorder.role(state._ref, self.role, "begin", self._at)
-        state._log = Entry(state._log, "begin", self.role)
-
-    def _end(self, *, failed: bool) -> None:  # noqa: ARG002 - a message ends in any case
-        state = self._state
-        state._ref = state._recorder.role(state._ref, self.role, "end", self._at)
-        state._log = Entry(state._log, "end", self.role)
-
-
-class _Naming(_Block):
-    """Text that becomes a variable, open inside its `with` block."""
-
-    def __init__(self, state: State, name: str, at: Location | None) -> None:
-        super().__init__(state, at)
-        self._name = name
-        self._start: Entry | None = None
-
-    def _begin(self) -> None:
-        self._start = self._state._log
-
-    def _end(self, *, failed: bool) -> None:
-        if not failed:
-            entries = entries_since(self._start, self._state._log)
-            parts = tuple(entry.held for entry in entries if entry.kind == "text")
-            self._state._variables[self._name] = Row(parts)
-
-
-def _article(role: str) -> str:
-    return f"an {role}" if role[:1] in "aeio" else f"a {role}"
-
-
 class Samples(list[Any]):
     """The texts of a gen with `n=`, in order; the state went on with the first."""
-
-
-class Forks(Sequence[State]):
-    """The branches of a fork, until they are joined."""
-
-    def __init__(self, parent: State, branches: list[State]) -> None:
-        self._parent = parent
-        self._branches = branches
-        self._before = dict(parent._variables)
-
-    def __len__(self) -> int:
-        return len(self._branches)
-
-    def __getitem__(self, key: Any) -> Any:  # a branch, branches, or a variable of each
-        if isinstance(key, str):
-            return [branch[key] for branch in self._branches]
-        return self._branches[key]
-
-    def __setitem__(self, key: int, branch: State) -> None:
-        """Python's second half of `forks[i] += x`; a branch cannot be replaced."""
-        if branch is not self._branches[key]:
-            raise UsageError(
-                "a branch of a fork cannot be replaced", here(), hint="append to it with +="
-            )
-
-    def __iter__(self) -> Iterator[State]:
-        return iter(self._branches)
-
-    def __iadd__(self, item: object) -> Forks:
-        at = here()
-        if callable(item) and not isinstance(item, Appendable):
-            make: Callable[[int], object] = item
-            items = [make(i) for i in range(len(self._branches))]
-        elif isinstance(item, (list, tuple)):
-            if len(item) != len(self._branches):
-                raise UsageError(
-                    f"{len(item)} items for {len(self._branches)} branches",
-                    at,
-                    hint="give one item a branch, or a single one for all",
-                )
-            items = list(item)
-        else:
-            items = [item] * len(self._branches)
-        for branch, one in zip(self._branches, items, strict=True):
-            branch._append(one, at)
-        return self
-
-    def join(self) -> None:
-        """End the branches; each variable that they set becomes a list in the parent.
-
-        The list has one item a branch, in fork order.
-
-        Raises:
-            UsageError: they were joined before, or a variable is missing in some branch.
-        """
-        at = here()
-        for branch in self._branches:
-            branch._check_open(at)
-            if branch._role is not None:
-                raise UsageError(f"join() inside {_article(branch._role)} message of a branch", at)
-        names = {
-            name: None
-            for branch in self._branches
-            for name, ref in branch._variables.items()
-            if name not in self._before or self._before[name] is not ref
-        }
-        for name in names:
-            missing = [i for i, b in enumerate(self._branches) if name not in b._variables]
-            if missing:
-                raise UsageError(
-                    f"join(): the variable {name!r} is missing in branch {missing[0]}",
-                    at,
-                    hint="set it in every branch, or read it from the branch itself",
-                )
-            self._parent._variables[name] = [b._variables[name] for b in self._branches]
-        for branch in self._branches:
-            branch._closed = f"join() at {at}" if at else "join()"

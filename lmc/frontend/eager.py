@@ -19,10 +19,11 @@ from lmc.constraints.automaton import Automaton
 from lmc.errors import LmcError, Location, RunError
 from lmc.frontend.dsl import State
 from lmc.frontend.location import of_traceback
-from lmc.frontend.variables import Given, Made
+from lmc.frontend.variables import Given, Life, Made
 from lmc.frontend.variables import Row as TextRow
 from lmc.params import Constraint, GenParams
 from lmc.plan import (
+    Attempt,
     Compute,
     Const,
     Extend,
@@ -30,7 +31,8 @@ from lmc.plan import (
     Instr,
     MakeList,
     Match,
-    Operand,
+    Pick,
+    Race,
     Reg,
     Ret,
     Role,
@@ -147,11 +149,12 @@ class _EagerRecorder:
         self._row.emit(Start(into=into, at=at))
         return into
 
-    def extend(self, state: Reg, text: str, at: Location | None) -> Reg:
-        if not text:
+    def extend(self, state: Reg, part: str | Made, at: Location | None) -> Reg:
+        if not part:
             return state
         into = self._row.new_register()
-        self._row.emit(Extend(into=into, state=state, parts=(Const(text),), at=at))
+        operand = part.ref if isinstance(part, Made) else Const(part)
+        self._row.emit(Extend(into=into, state=state, parts=(operand,), at=at))
         return into
 
     def role(self, state: Reg, role: str, edge: str, at: Location | None) -> Reg:
@@ -294,6 +297,30 @@ class _EagerRecorder:
         self._row.emit(StateText(into=into, state=state, at=at))
         return into
 
+    def race(self, lives: Sequence[Life], k: int, at: Location | None) -> tuple[Reg, ...]:
+        *into, tokens = (self._row.new_register() for _ in range(k + 1))
+        self._row.emit(
+            Race(
+                into=tuple(into),
+                into_tokens=tokens,
+                groups=tuple(tuple(life.calls_that_count()) for life in lives),
+                stops=tuple(tuple(life.all_calls()) for life in lives),
+                k=k,
+                at=at,
+            )
+        )
+        return (*into, tokens)
+
+    def pick(self, index: Reg, items: Sequence[Reg], at: Location | None) -> Reg:
+        into = self._row.new_register()
+        self._row.emit(Pick(into=into, index=index, items=tuple(items), at=at))
+        return into
+
+    def attempt(self, ref: Reg, at: Location | None) -> Reg:
+        into = self._row.new_register()
+        self._row.emit(Attempt(into=into, item=ref, at=at))
+        return into
+
     def read(self, ref: Reg) -> Any:
         return self._row.read(ref)
 
@@ -315,7 +342,7 @@ class _EagerRecorder:
             Ret(
                 state=state._ref,
                 names=names,
-                values=tuple(self._listed(state._variables[name], at) for name in names),
+                values=tuple(self.held(state._variables[name], at) for name in names),
                 at=at,
             )
         )
@@ -328,10 +355,11 @@ class _EagerRecorder:
         }
         self._row.fail(error, tuple(known), tuple(known.values()))
 
-    def _listed(self, ref: Any, at: Location | None) -> Operand:
+    def held(self, ref: Any, at: Location | None) -> Reg:
+        """What a variable holds, in one register."""
         if isinstance(ref, list):
             into = self._row.new_register()
-            items = tuple(self._listed(item, at) for item in ref)
+            items = tuple(self.held(item, at) for item in ref)
             self._row.emit(MakeList(into=into, items=items, at=at))
             return into
         if isinstance(ref, Given):

@@ -43,11 +43,11 @@ from lmc.frontend.symbolic import (
     tracing,
 )
 from lmc.frontend.syntax import guards
-from lmc.frontend.variables import Given, Made, Row
+from lmc.frontend.variables import Given, Life, Made, Row
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops.flow import If, Resume, Ret
-from lmc.ir.ops.lm import Extend, Gen, Match, Role, Score, Select, Start, StateText
-from lmc.ir.ops.text import MakeList, Pack, Pure
+from lmc.ir.ops.lm import Extend, Gen, Match, Race, Role, Score, Select, Start, StateText
+from lmc.ir.ops.text import Attempt, MakeList, Pack, Pick, Pure
 from lmc.ir.types import BOOL, FLOAT, INT, TEXT, Type, list_of
 from lmc.params import GenParams
 from lmc.textops import PURE
@@ -100,6 +100,15 @@ class _Cut:
     reason: str
     at: Location | None
     error: BaseException | None = None  # that an exception of this kind was met, if one was
+
+
+_KINDS: dict[Type, Any] = {
+    TEXT: Text,
+    BOOL: Bool,
+    INT: Int,
+    FLOAT: Float,
+    list_of(TEXT): TextList,
+}
 
 
 class _PathOver(BaseException):
@@ -178,6 +187,7 @@ class _Tracer:
         self._way = self._root
         self._index = 0
         self._calls: list[tuple[Value, Value]] = []
+        self._reads: list[Value] = []  # variables and texts that the program has read
         self._cut: _Cut | None = None
         self._ended = False
         self._may_catch = self._catches
@@ -214,7 +224,7 @@ class _Tracer:
     def _return(self, state: State, value: object) -> None:
         at = self._source
         names = tuple(state._variables)
-        values = tuple(self._listed(state._variables[name], at) for name in names)
+        values = tuple(self.held(state._variables[name], at) for name in names)
         packed = self._packed(value)
         way = self._way
         end = Ret(state._ref, names, values, packed)
@@ -385,10 +395,7 @@ class _Tracer:
 
     def _symbolic(self, value: Value) -> Any:
         self._symbolic_seen = True
-        if value.type == TEXT:
-            return Text(self, value)
-        kinds: dict[Type, Any] = {BOOL: Bool, INT: Int, FLOAT: Float, list_of(TEXT): TextList}
-        return kinds[value.type](self, value)
+        return _KINDS[value.type](self, value)
 
     # ---------------------------------------------------------------------- the Recorder
 
@@ -401,10 +408,10 @@ class _Tracer:
     def start(self, at: Location | None) -> Value:
         return self._emit(Start(), at)[0]
 
-    def extend(self, state: Value, text: str, at: Location | None) -> Value:
-        part = self._operand(text)
-        empty = isinstance(part, Const) and not part.value
-        return state if empty else self._emit(Extend(state, (part,)), at)[0]
+    def extend(self, state: Value, part: str | Made, at: Location | None) -> Value:
+        operand = part.ref if isinstance(part, Made) else self._operand(part)
+        empty = isinstance(operand, Const) and not operand.value
+        return state if empty else self._emit(Extend(state, (operand,)), at)[0]
 
     def role(self, state: Value, role: str, edge: str, at: Location | None) -> Value:
         return self._emit(Role(state, role, edge), at)[0]
@@ -489,7 +496,22 @@ class _Tracer:
     def read(self, ref: Value) -> Any:
         if self._may_catch or guards.get():
             self.need("a variable is read inside `try`, which may catch the failure of its call")
+        if ref.type not in _KINDS:
+            self.need("a variable is read that may hold values of several kinds")
+        self._reads.append(ref)
         return self._texts.get(ref) or self._symbolic(ref)
+
+    def race(self, lives: Sequence[Life], k: int, at: Location | None) -> tuple[Value, ...]:
+        branches = [life.calls_that_count() for life in lives]
+        calls = [call for branch in branches for call in branch]
+        sizes = tuple(map(len, branches))
+        return self._emit(Race((*calls, *dict.fromkeys(self._reads)), sizes, k), at)
+
+    def pick(self, index: Value, items: Sequence[Operand], at: Location | None) -> Value:
+        return self._emit(Pick(index, tuple(items)), at)[0]
+
+    def attempt(self, ref: Operand, at: Location | None) -> Value:
+        return self._emit(Attempt(ref), at)[0]
 
     def branch(self, state: Value, index: int) -> Value:  # noqa: ARG002 - all are alike here
         return state
@@ -501,9 +523,10 @@ class _Tracer:
 
     # ----------------------------------------------------------------- variables, results
 
-    def _listed(self, ref: Any, at: Location | None) -> Operand:
+    def held(self, ref: Any, at: Location | None) -> Operand:
+        """What a variable holds, as one operand."""
         if isinstance(ref, list):
-            items = tuple(self._listed(item, at) for item in ref)
+            items = tuple(self.held(item, at) for item in ref)
             return self._emit(MakeList(items), at)[0]
         if isinstance(ref, Given):
             if type(ref.value) is Text:

@@ -19,14 +19,17 @@ from typing import Any, Protocol
 from lmc.errors import InternalError, RunError
 from lmc.ir.core import Const, Node, Operand, Program, Value
 from lmc.ir.ops import (
+    Attempt,
     Extend,
     Gen,
     If,
     MakeList,
     Match,
     Pack,
+    Pick,
     Prefill,
     Pure,
+    Race,
     Release,
     Resume,
     Ret,
@@ -173,6 +176,14 @@ def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[A
             return _made(get(state), text), text
         case Score(state, text, _):
             return _made(get(state), get(text)), model.score(get(state), get(text))
+        case Race(_, _, k):
+            costs = [sum(_tokens(get(c)) for c in group) for group in node.op.groups()]
+            first = sorted(range(len(costs)), key=costs.__getitem__)[:k]
+            return (*sorted(first), sum(costs[n] for n in first))
+        case Pick(index, items):
+            return (get(items[get(index)]),)
+        case Attempt(item):
+            return (get(item),)
         case StateText(state):
             return (re.sub(r"\\(.)|[«»]", r"\1", get(state), flags=re.DOTALL),)
         case Prefill(state):
@@ -190,6 +201,11 @@ def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[A
             return (_unpacked(json.loads(template), [get(item) for item in items]),)
         case _:
             raise InternalError(f"interpret has no rule for {node.op.mnemonic}")
+
+
+def _tokens(result: object) -> int:
+    """The tokens behind the result of a call, or of a race; here a character is one."""
+    return result if type(result) is int else len(str(result))
 
 
 def _escaped(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from lmc.ir.analysis import released, uses
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
-from lmc.ir.ops import Extend, If, MakeList, Pure
+from lmc.ir.ops import Extend, If, MakeList, Pick, Pure
 from lmc.passes.rewrite import drop_nodes, region_of
 from lmc.textops import PURE
 
@@ -130,6 +130,8 @@ class _Round:
         match op:
             case Extend():
                 return self.extend(op, node.results[0])
+            case Pick(Const(int(index)), items):
+                return items[index]
             case Pure(_, args) if all(isinstance(arg, Const) for arg in args):
                 return _folded(op)
             case Pure("text.concat", args):

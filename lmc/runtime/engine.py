@@ -43,6 +43,11 @@ class Handle:
         self._on_text = on_text
 
     @property
+    def made(self) -> int:
+        """How many tokens a gen has made so far; 0 for other requests."""
+        return len(getattr(self._job.work, "made", ()))
+
+    @property
     def ended(self) -> bool:
         """Whether it has a result or an error, perhaps not yet handed over."""
         return self._job.ended

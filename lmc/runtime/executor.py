@@ -29,6 +29,7 @@ from lmc.errors import Cancelled, InternalError, LmcError, RunError
 from lmc.plan import Block, Plan
 from lmc.runtime.eager_row import EagerRow
 from lmc.runtime.instructions import HANDLERS
+from lmc.runtime.race import Race, refuse_dropped
 from lmc.runtime.results import KnownCall, RowResult
 from lmc.runtime.row import Failure, Pending, Reader, ResumeFn, Row, Unset
 from lmc.runtime.row_stream import RowStream
@@ -67,6 +68,7 @@ class Executor:
         self._orders = itertools.count()
         self._blocks: dict[int, tuple[Block, tuple[Pending, ...]]] = {}
         self._deadlines: list[tuple[float, int, Row]] = []
+        self.races: list[Race] = []  # that go on
         self._closed = False
         self._stopped: LmcError | None = None  # why the loop thread is no more
         self._pool: ThreadPoolExecutor | None = None
@@ -185,11 +187,21 @@ class Executor:
             if self.core.has_work:
                 self.core.step()
                 self._drain()
+            if self.races:
+                self.races = [race for race in self.races if self._goes_on(race)]
+                self._drain()
         except BaseException as error:  # the last line: nobody may wait for ever
             with self._wake:
                 self._inbox.extendleft(reversed(calls))
             self._break(error)
         return not closing or bool(self._inbox)
+
+    def _goes_on(self, race: Race) -> bool:
+        try:
+            return not race.check()
+        except Exception as error:
+            self.fault(race.row, error)
+            return False
 
     def _until_deadline(self) -> float | None:
         return max(0.0, self._deadlines[0][0] - time.monotonic()) if self._deadlines else None
@@ -260,7 +272,9 @@ class Executor:
     def _run(self, row: Row, pending: Pending) -> None:
         regs = row.regs
         instr = pending.instr
-        if instr.op not in ("ret", "read"):  # a failed operand fails what depends on it, only
+        if refuse_dropped(self, row, instr):
+            return
+        if not instr.tolerant:  # a failed operand fails what depends on it, only
             for index in pending.reads:
                 if type(regs[index]) is Failure:
                     self._fail(row, pending, regs[index].error)

@@ -64,6 +64,7 @@ def submit(
     request: Any,  # noqa: ANN401 - one of the engine's
     done: Callable[[Any], None],
     on_text: Callable[[str], None] | None = None,
+    call: int | None = None,
 ) -> None:
     """Submit a request; its handle stays with the row until it is done.
 
@@ -72,6 +73,7 @@ def submit(
         request: of the engine.
         done: called once, with the result or an `LmcError`.
         on_text: takes the text of a gen as it comes.
+        call: the register that its result will be in, if it is a model call of the program.
     """
     finished = False
     handle: Any = None
@@ -79,7 +81,7 @@ def submit(
     def once(result: Any) -> None:  # noqa: ANN401
         nonlocal finished
         finished = True
-        row.handles.discard(handle)
+        row.handles.pop(handle, None)
         try:
             done(result)
         except Exception as error:  # called by the engine, whose other requests must go on
@@ -87,4 +89,4 @@ def submit(
 
     handle = executor.core.submit(request, once, on_text)
     if not finished:
-        row.handles.add(handle)
+        row.handles[handle] = call

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lmc import plan as p
@@ -15,13 +16,14 @@ from lmc.errors import LmcError, PlanError, RunError
 from lmc.runtime.context import Context
 from lmc.runtime.handling import constraint_errors, fail, sampling_of, submit, value_of
 from lmc.runtime.matching import match
+from lmc.runtime.race import race, refuse_dropped
 from lmc.runtime.request import (
     GenRequest,
     GenResult,
     PrefillRequest,
 )
 from lmc.runtime.results import CallMeta, KnownCall, RowResult
-from lmc.runtime.row import Failure, Reader, Row
+from lmc.runtime.row import Failure, Pending, Reader, Row
 from lmc.runtime.scoring import score, select
 from lmc.textops import PURE
 
@@ -68,6 +70,8 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
         if isinstance(result, LmcError):
             fail(executor, row, instr, result)
             return
+        if refuse_dropped(executor, row, instr):
+            return
         assert isinstance(result, GenResult), "a gen request gives a GenResult"
         if not row.finished:
             row.meta[instr.into_text.index] = CallMeta.of_gen(result, scored=params.scored)
@@ -75,7 +79,7 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
         executor.set(row, instr.into_text.index, result.text)
 
     on_text = row.stream.writer(instr) if row.stream is not None else None
-    submit(executor, row, request, done, on_text)
+    submit(executor, row, request, done, on_text, instr.into_text.index)
 
 
 def _text(executor: Executor, row: Row, instr: p.StateText) -> None:
@@ -135,6 +139,35 @@ def _pack(executor: Executor, row: Row, instr: p.Pack) -> None:
     executor.set(row, instr.into.index, build(json.loads(instr.template)))
 
 
+def _pick(executor: Executor, row: Row, instr: p.Pick) -> None:
+    index = value_of(row, instr.index)
+    if not 0 <= index < len(instr.items):
+        raise RunError(f"there is no item {index}, there are {len(instr.items)}")
+    executor.emit(row, Pending(_Copy(into=instr.into, item=instr.items[index])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Copy(p.Instr):
+    """Not part of plans: the second half of `Pick`, which waits for the item."""
+
+    op = "copy"
+    into: p.Reg
+    item: p.Operand
+
+
+def _copy(executor: Executor, row: Row, instr: _Copy) -> None:
+    if isinstance(instr.item, p.Reg) and instr.item.index in row.meta:
+        row.meta[instr.into.index] = row.meta[instr.item.index]
+    executor.set(row, instr.into.index, value_of(row, instr.item))
+
+
+def _attempt(executor: Executor, row: Row, instr: p.Attempt) -> None:
+    value = value_of(row, instr.item)
+    if isinstance(instr.item, p.Reg) and instr.item.index in row.meta:
+        row.meta[instr.into.index] = row.meta[instr.item.index]
+    executor.set(row, instr.into.index, value.error if type(value) is Failure else value)
+
+
 def _if(executor: Executor, row: Row, instr: p.If) -> None:
     taken = instr.then if value_of(row, instr.condition) else instr.orelse
     executor.emit_block(row, taken)
@@ -192,6 +225,10 @@ HANDLERS: dict[str, Callable[..., None]] = {
     "select": select,
     "score": score,
     "text": _text,
+    "race": race,
+    "pick": _pick,
+    "copy": _copy,
+    "attempt": _attempt,
     "prefill": _prefill,
     "read": _read,
     "release": _release,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lmc import plan as p
 from lmc.errors import LmcError
 from lmc.runtime.handling import constraint_errors, fail, sampling_of, submit, value_of
+from lmc.runtime.race import refuse_dropped
 from lmc.runtime.request import GenRequest, GenResult
 from lmc.runtime.results import CallMeta
 from lmc.runtime.row import Row
@@ -50,6 +51,8 @@ def match(executor: Executor, row: Row, instr: p.Match) -> None:
         if isinstance(result, LmcError):
             fail(executor, row, instr, result)
             return
+        if refuse_dropped(executor, row, instr):
+            return
         assert isinstance(result, GenResult), "a gen request gives a GenResult"
         token_bytes = target.tokenizer.token_bytes
         made = filled(template, result, token_bytes, scored=params.scored)
@@ -63,4 +66,4 @@ def match(executor: Executor, row: Row, instr: p.Match) -> None:
         for reg, part in zip(instr.into_texts, made.parts, strict=True):
             executor.set(row, reg.index, part.text)
 
-    submit(executor, row, request, done)
+    submit(executor, row, request, done, call=instr.into_text.index)

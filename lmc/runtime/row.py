@@ -60,7 +60,7 @@ class Pending:
 
     def __init__(self, instr: Instr) -> None:
         self.instr = instr
-        self.reads = tuple(dict.fromkeys(instr.reads()))
+        self.reads = tuple(dict.fromkeys(instr.waits()))
         self.writes = tuple(instr.writes())
         self.missing = 0
 
@@ -75,8 +75,8 @@ class Row:
     """One run of a program: registers, what waits for them, and the requests in flight."""
 
     __slots__ = (
-        "constraints", "done", "error", "finished", "handles", "index", "meta", "order", "regs",
-        "resume", "seed", "stream", "value", "waiters",
+        "constraints", "done", "dropped", "error", "finished", "handles", "index", "meta", "order",
+        "regs", "resume", "seed", "stream", "value", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -100,7 +100,8 @@ class Row:
         self.stream = stream
         self.meta: dict[int, Any] = {}
         self.waiters: dict[int, list[Pending]] = {}
-        self.handles: set[Any] = set()
+        self.handles: dict[Any, int | None] = {}  # in flight, and the register of its result
+        self.dropped: set[int] = set()  # results of model calls that nobody waits for any more
         self.finished = False
         self.value: Any = None
         self.error: LmcError | None = None
@@ -123,6 +124,7 @@ class Reader(Instr):
     """Not part of plans: hands a register's value to a thread that waits for it."""
 
     op = "read"
+    tolerant = True
     register: Reg
     future: Future[Any]
 

@@ -82,7 +82,7 @@ def select(executor: Executor, row: Row, instr: p.Select) -> None:
         request = ScoreRequest(
             keys=prompt.keys, priority=(row.order, instr.priority), continuations=tokens
         )
-        submit(executor, row, request, partial(take, nth))
+        submit(executor, row, request, partial(take, nth), call=instr.into_text.index)
 
 
 def _warn(instr: p.Select, given: list[str]) -> None:
@@ -135,4 +135,4 @@ def score(executor: Executor, row: Row, instr: p.Score) -> None:
     request = ScoreRequest(
         keys=state.keys, priority=(row.order, instr.priority), continuations=[tokens]
     )
-    submit(executor, row, request, done)
+    submit(executor, row, request, done, call=instr.into_value.index)

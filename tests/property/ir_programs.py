@@ -8,14 +8,17 @@ from hypothesis import strategies as st
 
 from lmc.ir import Const, Operand, Program, ProgramBuilder, RegionBuilder, Type, Value
 from lmc.ir.ops import (
+    Attempt,
     Extend,
     Gen,
     If,
     MakeList,
     Match,
     Pack,
+    Pick,
     Prefill,
     Pure,
+    Race,
     Release,
     Resume,
     Ret,
@@ -65,7 +68,7 @@ literals: dict[Type, st.SearchStrategy[Any]] = {
 
 KINDS = [  # of nodes; listed more often, drawn more often
     *("start", "extend", "extend", "extend", "role", "gen", "gen", "match", "select", "score"),
-    *("prefill", "text"),
+    *("prefill", "text", "race", "pick", "attempt"),
     *("release", "pure", "pure", "pure", "list", "pack"),
 ]
 
@@ -129,6 +132,7 @@ class _Maker:
             alive.extend(v for v in made if v.type == STATE)
             return made
 
+        won: list[tuple[Operand, int]] = []
         for _ in range(self.draw(st.integers(0, 10))):
             kind = self.draw(st.sampled_from(KINDS))
             if kind == "start" or not alive:
@@ -163,6 +167,21 @@ class _Maker:
                 assert text is not None
                 calls.append(add(Score(state, text, self.draw(self.hints))))
                 made_calls += 1
+            elif kind == "race" and calls:
+                results = st.lists(st.sampled_from([text for _, text in calls]), max_size=2)
+                groups = self.draw(st.lists(results, min_size=1, max_size=3))
+                read = tuple(self.draw(results))
+                held = tuple(call for group in groups for call in group)
+                sizes = tuple(map(len, groups))
+                first = add(Race((*held, *read), sizes, self.draw(st.integers(1, len(groups)))))
+                won.append((first[0], len(groups)))
+            elif kind == "pick":
+                index, count = self.draw(st.sampled_from([*won, (Const(0), 2), (Const(1), 2)]))
+                kind_ = self.draw(st.sampled_from([TEXT, STATE]))
+                item = st.sampled_from(alive if kind_ == STATE else [self.operand(visible, TEXT)])
+                add(Pick(index, tuple(self.draw(item) for _ in range(count))))
+            elif kind == "attempt":
+                add(Attempt(self.anything(visible)))
             elif kind == "text":
                 add(StateText(state))
             elif kind == "prefill":

@@ -9,6 +9,7 @@ from lmc.ir.ops.lm import (
     Gen,
     Match,
     Prefill,
+    Race,
     Release,
     Role,
     Score,
@@ -16,21 +17,24 @@ from lmc.ir.ops.lm import (
     Start,
     StateText,
 )
-from lmc.ir.ops.text import PARTIAL, MakeList, Pack, Pure
+from lmc.ir.ops.text import PARTIAL, Attempt, MakeList, Pack, Pick, Pure
 from lmc.textops import PURE
 
 __all__ = [
     "MODEL_CALLS",
     "OPS",
     "PARTIAL",
+    "Attempt",
     "Extend",
     "Gen",
     "If",
     "MakeList",
     "Match",
     "Pack",
+    "Pick",
     "Prefill",
     "Pure",
+    "Race",
     "Release",
     "Resume",
     "Ret",
@@ -44,8 +48,8 @@ __all__ = [
 ]
 
 OPS: tuple[type[Op], ...] = (
-    Start, Extend, Role, Gen, Match, Select, Score, StateText, Prefill, Release, Pure, MakeList,
-    Pack, If, Resume, Ret,
+    Start, Extend, Role, Gen, Match, Select, Score, Race, StateText, Prefill, Release, Pure,
+    MakeList, Pack, Pick, Attempt, If, Resume, Ret,
 )  # fmt: skip
 
 MODEL_CALLS = (Gen, Match, Select, Score)

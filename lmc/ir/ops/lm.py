@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from lmc.errors import IRError, UsageError
 from lmc.ir.attributes import read_attribute, suggestion, written
 from lmc.ir.core import Effect, Op, Operand, Value, check_type
-from lmc.ir.types import FLOAT, STATE, TEXT, Type
+from lmc.ir.types import FLOAT, INT, STATE, TEXT, Type
 from lmc.params import SELECT_METHODS, GenParams, check_choosing
 
 __all__ = [
-    "EDGES", "Extend", "Gen", "Match", "Prefill", "Release", "Role", "Score", "Select", "Start",
-    "StateText",
+    "EDGES", "Extend", "Gen", "Match", "Prefill", "Race", "Release", "Role", "Score", "Select",
+    "Start", "StateText",
 ]  # fmt: skip
 
 EDGES = ("begin", "end")
@@ -248,6 +249,47 @@ class Score(Op):
     def verify(self) -> None:
         check_type(self, "the state", self.state, STATE)
         check_type(self, "the text", self.text, TEXT)
+
+
+@dataclass(frozen=True)
+class Race(Op):
+    """Numbers of the k branches whose calls make the fewest tokens, and how many these make.
+
+    %first, %tokens = lm.race %a, %b, %c {sizes = [2, 1]}
+
+    The operands are the results of the branches' calls, `sizes` of them for each branch, and the
+    tokens of races inside of a branch. Ties go to the first. Calls of the others are cancelled
+    unless something else needs them; what follows the last branch's names values that the program
+    has read.
+    """
+
+    op: ClassVar[str] = "lm.race"
+    calls: tuple[Operand, ...]
+    sizes: tuple[int, ...]
+    k: int = 1
+
+    def groups(self) -> tuple[tuple[Operand, ...], ...]:
+        """The results of each branch's calls."""
+        ends = list(itertools.accumulate(self.sizes, initial=0))
+        return tuple(self.calls[a:b] for a, b in itertools.pairwise(ends))
+
+    def read_before(self) -> tuple[Operand, ...]:
+        """Values that the program has read before."""
+        return self.calls[sum(self.sizes) :]
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (INT,) * (self.k + 1)
+
+    def verify(self) -> None:
+        for nth, call in enumerate(self.calls, 1):
+            if call.type == STATE:
+                raise IRError(f"lm.race: operand {nth} is a state, not the result of a call")
+        if any(size < 0 for size in self.sizes) or sum(self.sizes) > len(self.calls):
+            raise IRError(
+                f"lm.race: the sizes {list(self.sizes)} do not fit {len(self.calls)} calls"
+            )
+        if not 1 <= self.k <= len(self.sizes):
+            raise IRError(f"lm.race: k is {self.k}, there are {len(self.sizes)} branches")
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Self
 
 from lmc.errors import IRError
 from lmc.ir.attributes import spell, suggestion
-from lmc.ir.core import Op, Operand, check_type
-from lmc.ir.types import STATE, TEXT, VALUE, Type, list_of, parse_type
+from lmc.ir.core import Const, Op, Operand, check_type
+from lmc.ir.types import INT, STATE, TEXT, VALUE, Type, list_of, parse_type
 from lmc.textops import PURE
 
-__all__ = ["PARTIAL", "MakeList", "Pack", "Pure"]
+__all__ = ["PARTIAL", "Attempt", "MakeList", "Pack", "Pick", "Pure"]
 
 PARTIAL = frozenset({"text.at", "list.get", "text.split", "int.text"})
 """The functions that raise on some arguments: no pass drops them unless they surely do not."""
@@ -117,6 +117,51 @@ class Pack(Op):
                 f"value.pack: the template {spell(self.template)} uses item {missing[0]}, "
                 f"there are {len(self.items)}"
             )
+
+
+@dataclass(frozen=True)
+class Pick(Op):
+    """Item number `index`, which may be a state; of the others not even a failure shows.
+
+    %picked = value.pick 1, %a, %b
+    """
+
+    op: ClassVar[str] = "value.pick"
+    index: Operand
+    items: tuple[Operand, ...]
+
+    def result_types(self) -> tuple[Type, ...]:
+        kinds = {item.type for item in self.items}
+        return (kinds.pop() if len(kinds) == 1 else VALUE,)
+
+    def verify(self) -> None:
+        check_type(self, "the index", self.index, INT)
+        if not self.items:
+            raise IRError("value.pick: there are no items to pick from")
+        kinds = {item.type for item in self.items}
+        if STATE in kinds and len(kinds) > 1:
+            raise IRError("value.pick: the items are states and others")
+        if isinstance(self.index, Const) and not 0 <= int(str(self.index.value)) < len(self.items):
+            raise IRError(
+                f"value.pick: there is no item {self.index.value}, there are {len(self.items)}"
+            )
+
+
+@dataclass(frozen=True)
+class Attempt(Op):
+    """The item, or the error with which it failed.
+
+    %held = value.attempt %a
+    """
+
+    op: ClassVar[str] = "value.attempt"
+    item: Operand
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (VALUE,)
+
+    def verify(self) -> None:
+        _no_states(self, (self.item,))
 
 
 def _no_states(op: Op, items: tuple[Operand, ...]) -> None:
