@@ -1,7 +1,7 @@
-"""Records out of texts: a pydantic model as a schema, and a text with holes as a pattern.
+"""Records out of texts: a template with gens in it, and a pydantic model as a schema.
 
-lmc run examples/json_extract.py:city --batch examples/data/cities.jsonl -o cities.jsonl
-lmc explain examples/json_extract.py:card
+lmc run examples/json_extract.py:card --batch examples/data/cities.jsonl -o cards.jsonl
+lmc explain examples/json_extract.py:city
 python examples/json_extract.py
 
 Every answer is valid, whatever the model. Text that only one way can go on, such as names of
@@ -9,7 +9,6 @@ fields, is not asked of it: the last line of the output tells how much that was.
 """
 
 import json
-import re
 from pathlib import Path
 
 from pydantic import BaseModel, Field
@@ -17,15 +16,22 @@ from pydantic import BaseModel, Field
 import lmc
 
 DATA = Path(__file__).parent / "data" / "cities.jsonl"
-CARD = re.compile(
-    r"name: [^\n,]{2,30}, country: [A-Z][A-Za-z. ]{2,29}, "
-    r"size: (?:small|large|huge) \([0-9]{1,2}(?:,[0-9]{3}){1,2} people\)"
-)
+COUNTRY = r"[A-Z][A-Za-z. ]{2,29}"
+PEOPLE = r"[1-9][0-9]{0,2}(?:,[0-9]{3}){1,2}"
+
+
+@lmc.jit
+def card(s, document: str):
+    s += lmc.user(f"{document}\n\nGive the country, the size and the population of the city.")
+    with s.assistant():
+        country, people = lmc.gen("country", 16, regex=COUNTRY), lmc.gen("people", 16, regex=PEOPLE)
+        size = lmc.gen("size", 4, choices=["small", "large", "huge"])
+        s += "Country: " + country + "\nSize: " + size + "\nPopulation: " + people + "."
 
 
 class City(BaseModel):
     name: str = Field(max_length=30)
-    country: str = Field(pattern="^[A-Z][A-Za-z. ]{2,29}$")
+    country: str = Field(pattern=f"^{COUNTRY}$")
     population: int = Field(ge=1_000, le=50_000_000)
     capital: bool
 
@@ -37,21 +43,15 @@ def city(s, document: str):
         s += lmc.gen("city", max_tokens=60, json_schema=City)
 
 
-@lmc.jit
-def card(s, document: str):
-    s += lmc.user(f"{document}\n\nGive the name of the city, its country and its size.")
-    with s.assistant():
-        s += lmc.gen("card", max_tokens=60, regex=CARD.pattern)
-
-
 def main():
     rows = [json.loads(x) for x in DATA.read_text("utf-8").splitlines()]
-    cities, cards = city.run_batch(rows), card.run_batch(rows)
-    for one, other in zip(cities, cards, strict=True):
-        print(City.model_validate_json(one["city"]), "|", CARD.fullmatch(other["card"])[0])
-    metas = [o.meta("city") for o in cities] + [o.meta("card") for o in cards]
+    cards, cities = card.run_batch(rows), city.run_batch(rows)
+    for one, other in zip(cards, cities, strict=True):
+        print(f"{one['country']}, {one['size']}: {one['people']}", "|", end=" ")
+        print(City.model_validate_json(other["city"]))
+    metas = [o.meta(name) for o in (*cards, *cities) for name in o.variables]
     made, forced = sum(m.completion_tokens for m in metas), sum(m.forced_tokens for m in metas)
-    print(f"{len(metas)} valid; {forced} of {made} tokens were forced")
+    print(f"{len(rows)} cards and {len(rows)} cities; {forced} of {made} tokens were forced")
 
 
 if __name__ == "__main__":
