@@ -107,8 +107,9 @@ def _json_schema(
     from lmc.constraints.json_keys import JsonAutomaton
     from lmc.constraints.json_schema import expression_of_schema
 
-    expression = expression_of_schema(source, whitespace=whitespace, waive=waive)
-    return JsonAutomaton(expression).checked("this schema")
+    expression, is_open = expression_of_schema(source, whitespace=whitespace, waive=waive)
+    found = JsonAutomaton(expression) if is_open else Automaton(expression)
+    return found.checked("this schema")
 
 
 def _ebnf(source: object) -> Automaton:

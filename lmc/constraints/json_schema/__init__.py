@@ -24,8 +24,8 @@ __all__ = ["expression_of_schema"]
 
 def expression_of_schema(
     source: object, *, whitespace: str = "compact", waive: Collection[str] = ()
-) -> Expression:
-    """The texts that a JSON Schema allows.
+) -> tuple[Expression, bool]:
+    """The texts that a JSON Schema allows, and whether a key could come twice in them.
 
     Args:
         source: a dictionary, JSON text, or a class that pydantic has a schema for.
@@ -40,7 +40,8 @@ def expression_of_schema(
     meaning = Meaning(Document(source), waive)
     try:
         formula = meaning.formula(meaning.document.root)
-        found = Writer(meaning, layout).write(formula)
+        writer = Writer(meaning, layout)
+        found = writer.write(formula)
     except RecursionError:
         raise ConstraintError("the schema is nested too deeply") from None
     if found == NEVER:
@@ -48,4 +49,4 @@ def expression_of_schema(
         raise ConstraintError(
             f"nothing can match: {why}", hint="loosen one of the keywords that are named"
         )
-    return found
+    return found, writer.open

@@ -51,11 +51,16 @@ _MOST_MERGED = 150  # states of a text with several conditions that are written 
 
 
 class Writer:
-    """Writes the values of formulas into one set of rules."""
+    """Writes the values of formulas into one set of rules.
+
+    Attributes:
+        open: whether what was written has objects in which a key could come twice.
+    """
 
     def __init__(self, meaning: Meaning, layout: Layout) -> None:
         self.meaning = meaning
         self.layout = layout
+        self.open = False
         self._rules: list[Expression] = []
         self._numbers: dict[tuple[Formula, int], int] = {}
         self._flat: dict[Formula, Expression] = {}
@@ -248,6 +253,7 @@ class Writer:
         self, found: Members, depth: int, low: int, high: int | None, *, first: bool
     ) -> Expression:
         """Further members."""
+        self.open = self.open or bool(found.rest)
         arms = [self._member(Key(None, keys), formula, depth) for keys, formula in found.rest]
         comma = self.layout.comma(depth)
         return self._others(_either(arms), comma, low, high, first=first)
@@ -278,6 +284,7 @@ class Writer:
         return _either(arms)
 
     def _counted_object(self, found: Members, depth: int) -> Expression:
+        self.open = True
         states = {state: self._new_rule() for state in found.moves if state != found.start}
         comma = self.layout.comma(depth)
         known: dict[tuple[Key, Formula, State], Expression] = {}

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 
 import lmc
@@ -253,3 +254,20 @@ def test_wrong_ones_are_refused_with_the_line(
     assert caught.value.where.file.endswith("test_templates.py")
     eager = p.run(eager=True)
     assert isinstance(eager.error, error)
+
+
+def test_a_closed_schema_is_a_part_like_others(fake: lmc.Engine) -> None:
+    class Point(pydantic.BaseModel):
+        x: int = pydantic.Field(ge=0, le=99)
+        name: str = pydantic.Field(max_length=3)
+
+    @lmc.jit
+    def p(s: State) -> None:
+        s += "Points: [" + lmc.gen("a", json_schema=Point) + ", " + lmc.gen("b", json_schema=Point)
+        s += "]"
+
+    out = both(p)
+    assert str(p.trace()).count("lm.match") == 1
+    assert out.text == f"Points: [{out['a']}, {out['b']}]"
+    for name in "ab":
+        Point.model_validate_json(out[name])
