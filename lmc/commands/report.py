@@ -251,7 +251,6 @@ _ADVICE = (
     ("a format", "write the format as a constant"),
     ("copy of", "use the text itself: texts never change"),
     ("parameter", "write it as a constant, or pass it as an argument that is no text"),
-    ("stop string", "write it as a constant"),
     ("name of a variable", "write it as a constant"),
     ("method of a select", "write it as a constant"),
     ("logit_bias", "write it as a constant, or pass it as an argument that is no text"),

@@ -6,7 +6,8 @@
 
 Owns        the queues and each request's stage.
 Promises    nothing that the cache holds is computed again; results do not depend on what else runs;
-            every request ends, and at most `max_overtaken` later ones are admitted before it.
+            every request ends, and at most `max_overtaken` later ones are admitted before it; a
+            long prompt leaves a part of each step to those that came after it.
 Costs       a step: O(running requests); admitting: a look-up for each of the first `_WINDOW`
             waiting requests whose answer may have changed.
 Not here    slots (`kv_memory`), texts and constraints (`work`), the order of those that wait
@@ -41,6 +42,7 @@ from lmc.runtime.work import GenWork, Result, Vocabulary, work_of
 __all__ = ["Scheduler"]
 
 _WINDOW = 64  # waiting requests among which the longest cached prefix is looked for
+_OTHERS_SHARE = 0.25  # of a step, for those that came after a long prompt
 _NO_SLOTS: IntArray = np.empty(0, np.int32)
 _FIRST_ROOM = 64  # tokens that a sequence can grow by before its buffers are moved
 
@@ -227,8 +229,16 @@ class Scheduler:
                 return False
             self._place_decodes(decoding, counts)
             budget -= wanted
-        for job in [job for job in self._running if job.stage is Stage.PREFILL]:
-            budget -= self._place_prefill(job, budget)
+        prefills = [job for job in self._running if job.stage is Stage.PREFILL]
+        if prefills:
+            # The oldest goes first, but a long prompt leaves a part of each step to the others.
+            part = max(int(budget * _OTHERS_SHARE), budget - prefills[0].unplaced())
+            left = part
+            for job in sorted(prefills[1:], key=Job.unplaced):
+                left -= self._place_prefill(job, left)
+            left = self._admit(left)
+            budget -= part - left
+            budget -= self._place_prefill(prefills[0], budget)
         self._admit(budget)
         return bool(self._segments)
 
@@ -308,15 +318,15 @@ class Scheduler:
 
     # Admission
 
-    def _admit(self, budget: int) -> None:
-        """Start waiting requests while budget, memory and `max_running` allow."""
+    def _admit(self, budget: int) -> int:
+        """Start waiting requests while budget, memory and `max_running` allow; what is left."""
         if not self._waiting or budget <= 0 or len(self._running) >= self._max_running:
-            return
+            return budget
         promised = sum(self._claim(job) for job in self._running)
         ranked: list[Job] = []
         while budget > 0 and self._waiting and len(self._running) < self._max_running:
             if self._running and self.memory.available <= promised:
-                return
+                return budget
             job = self._waiting.overdue()
             if job is None:
                 ranked = ranked or self._ranked()
@@ -324,10 +334,11 @@ class Scheduler:
                 if job.stage is not Stage.WAITING:
                     continue
             if not self._start(job, promised):
-                return
+                return budget
             budget -= self._place_prefill(job, budget)
             if not job.ended:
                 promised += self._claim(job)
+        return budget
 
     def _claim(self, job: Job) -> int:
         """Slots that a job is going to want soon."""

@@ -363,3 +363,44 @@ def test_what_cannot_be_given_for_a_run_is_refused(engine: lmc.Engine, tmp_path:
     write_artifact(tmp_path / "p.lmc", Artifact(made.plan, str(made.program)))
     with pytest.raises(UsageError, match="top_p cannot be given to an artifact"):
         lmc.load(tmp_path / "p.lmc").run(engine=engine, x="q", top_p=0.5)
+
+
+def test_a_matcher_that_fails_in_the_middle_ends_its_own_row(
+    engine: lmc.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @lmc.jit
+    def program(s: State, x: str) -> None:
+        s += x
+        s += lmc.gen("a", regex="[a-z ]{9}", temperature=1.0)
+
+    rows = [{"x": f"Row {i}: "} for i in range(8)]
+    whole = program.run_batch(rows, engine=engine)
+    target, made = engine.executor.target, []
+    give = target.matcher
+
+    def matcher(automaton: Any) -> Any:
+        made.append(give(automaton))
+        if len(made) == 3:
+            monkeypatch.setattr(type(made[-1]), "mask", failing(type(made[-1]).mask, made[-1]))
+        return made[-1]
+
+    def failing(mask: Any, broken: Any) -> Any:
+        asked = []
+
+        def asks(self: Any) -> Any:
+            if self is broken:
+                asked.append(None)
+                if len(asked) == 4:
+                    raise MemoryError("the table is gone")
+            return mask(self)
+
+        return asks
+
+    monkeypatch.setattr(target, "matcher", matcher)
+    outs = program.run_batch(rows, engine=engine)
+    assert [i for i, out in enumerate(outs) if out.error is not None] == [2]
+    assert outs[2].error is not None
+    assert outs[2].error.problem == "the constraint failed: the table is gone"
+    assert str(outs[2].error.where).startswith(__file__)
+    for i in {*range(8)} - {2}:
+        assert outs[i].variables == whole[i].variables

@@ -578,6 +578,27 @@ def test_priorities_come_before_the_cache() -> None:
     assert bench.order[1:] == ["cold", "warm"]
 
 
+def test_a_long_prompt_leaves_a_part_of_each_step_to_the_others() -> None:
+    def steps(*others: str) -> dict[str, int]:
+        bench = Bench(kv_tokens=900, max_batch_tokens=16)
+        bench.ask("long", gen(prompt(0, 320), 1))
+        ended: dict[str, int] = {}
+        for step in range(1, 100):
+            if step == 3:
+                for nth, name in enumerate(others, 1):
+                    bench.ask(name, gen(prompt(nth, 30), 2))
+            bench.core.step()
+            for name in bench.order[len(ended) :]:
+                ended[name] = step
+        return ended
+
+    alone = steps()["long"]
+    assert alone == 20
+    together = steps("short", "other")
+    assert together["short"] < 14, "it does not wait for the long one"
+    assert together["other"] < together["long"] <= alone + 5, "nor is the long one held up"
+
+
 def test_b93_a_cancelled_request_ends_within_a_step_and_frees_its_slots() -> None:
     bench = Bench()
     handle = bench.ask("it", gen(prompt(0), 300))
