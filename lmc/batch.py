@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
@@ -81,7 +81,7 @@ class Batch:
         rows: Iterable[Mapping[str, object]],
         *,
         ordered: bool = True,
-        skip: Collection[int] = (),
+        skip: Container[int] = (),
         early: Callable[[Result], None] | None = None,
     ) -> None:
         self._job = job

@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from lmc import __version__
 from lmc.commands import options
 from lmc.commands.bench import bench_command
+from lmc.commands.check import check_command
 from lmc.commands.compile import compile_command
 from lmc.commands.constraint import constraint_command
 from lmc.commands.doctor import doctor_command
@@ -162,6 +163,7 @@ app = typer.Typer(
 app.command("compile")(compile_command)
 app.command("run")(run_command)
 app.command("explain")(explain_command)
+app.command("check")(check_command)
 app.command("constraint")(constraint_command)
 app.add_typer(model_commands, name="model")
 app.command("doctor")(doctor_command)

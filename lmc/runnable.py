@@ -11,7 +11,7 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     Callable,
-    Collection,
+    Container,
     Generator,
     Iterable,
     Iterator,
@@ -166,9 +166,14 @@ class Runnable(ABC):
             As `run`.
         """
         options = self._defaults_among(arguments, options)
-        return Stream(
-            *begin(self._prepare(engine, eager, seed, deadline, options), dict(arguments))
-        )
+        job = self._prepare(engine, eager, seed, deadline, options)
+        return Stream(*begin(job, dict(arguments)))
+
+    def stream_row(
+        self, row: Mapping[str, object], *, engine: Engine, eager: bool, options: Options
+    ) -> Stream:
+        """Like `stream`, with the arguments as a dictionary."""
+        return Stream(*begin(self._prepare(engine, eager, None, None, options), row))
 
     def astream(
         self,
@@ -324,13 +329,12 @@ class Runnable(ABC):
         *,
         engine: Engine,
         eager: bool,
-        deadline: float | None,
         options: Options,
-        skip: Collection[int],
+        skip: Container[int],
         early: Callable[[Result], None],
     ) -> Generator[Result]:
         """Like `iter_batch` for what is left of a batch: see `skip` and `early` of `Batch`."""
-        job = self._prepare(engine, eager, None, deadline, options)
+        job = self._prepare(engine, eager, None, None, options)
         return iter(Batch(job, rows, skip=skip, early=early))
 
 

@@ -214,7 +214,12 @@ class _Run:
         return _Lazy(lambda: state.value.role(role, edge, self._peer.template))
 
     def gen(
-        self, state: _Lazy, name: str, params: GenParams, at: Location | None
+        self,
+        state: _Lazy,
+        name: str,
+        params: GenParams,
+        at: Location | None,
+        sample: int | None = None,
     ) -> tuple[_Lazy, _Lazy]:
         return self._call(state, params=params)
 

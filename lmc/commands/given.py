@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import hashlib
 import inspect
 import json
 import re
@@ -226,6 +227,7 @@ class Rows:
 
     Attributes:
         lines: the line in the file of each row, from 1.
+        digest: of all rows and the defaults.
 
     Raises:
         UsageError: the file, or one of its lines, cannot be read.
@@ -239,7 +241,9 @@ class Rows:
             self._held = sys.stdin.buffer.read().splitlines()
         elif not path.is_file():  # a pipe can be read only once
             self._held = self._read().splitlines()
-        self.lines = [number for number, _ in self._objects()]
+        digest = hashlib.sha256(json.dumps(self._defaults, default=repr).encode())
+        self.lines = [number for number, _ in self._objects(digest.update)]
+        self.digest = digest.hexdigest()
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -248,10 +252,13 @@ class Rows:
         for _, row in self._objects():
             yield {**self._defaults, **row}
 
-    def _objects(self) -> Iterator[tuple[int, dict[str, object]]]:
+    def _objects(
+        self, seen: Callable[[bytes], None] = lambda _: None
+    ) -> Iterator[tuple[int, dict[str, object]]]:
         shown = "standard input" if str(self._path) == "-" else str(self._path)
         for number, line in enumerate(self._raw_lines(), 1):
             if line.strip():
+                seen(line.strip() + b"\n")
                 yield number, _object(line, f"line {number} of {shown}")
 
     def _raw_lines(self) -> Iterator[bytes]:

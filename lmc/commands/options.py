@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,12 +15,20 @@ if TYPE_CHECKING:
     from lmc.driver import Options
 
 __all__ = [
+    "DEFAULT_MODEL",
     "TRACEBACK",
     "Arg",
     "Args",
     "Batch",
+    "DType",
+    "DTypeOption",
+    "Device",
+    "DeviceOption",
+    "KVTokens",
     "Level",
+    "Model",
     "Passes",
+    "Seed",
     "Source",
     "Traceback",
     "check_directory",
@@ -74,6 +83,36 @@ Passes = Annotated[
     str | None,
     typer.Option("--passes", metavar="A,B,C", help="Run these passes instead of the level's."),
 ]
+DEFAULT_MODEL = "smollm2-135m"
+Model = Annotated[
+    str,
+    typer.Option("--model", help="A known name, a Hugging Face folder, a .gguf file, or fake."),
+]
+
+
+class Device(enum.StrEnum):
+    """Where the model runs."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class DType(enum.StrEnum):
+    """The numbers that the model computes with."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+DeviceOption = Annotated[Device, typer.Option("--device", help="Where the model runs.")]
+DTypeOption = Annotated[DType, typer.Option("--dtype", help="Numbers of the model.")]
+KVTokens = Annotated[
+    int | None, typer.Option("--kv-tokens", min=1, help="Tokens that the KV cache holds.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of the random draws.")]
 
 
 def check_writable(path: Path, option: str) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
@@ -16,7 +16,7 @@ from lmc.errors import RunError, UsageError
 if TYPE_CHECKING:
     from lmc.result import Result
 
-__all__ = ["STDOUT", "JsonLines", "note", "say", "show", "writing"]
+__all__ = ["STDOUT", "JsonLines", "encoded", "note", "say", "show", "writing"]
 
 STDOUT = "standard output"
 
@@ -41,8 +41,8 @@ class JsonLines:
         """Whether there is no older file, or no longer."""
         return self._path is None or self._file is not None
 
-    def open(self) -> None:
-        """Empty the file.
+    def open(self, kept: int = 0) -> None:
+        """Empty the file, except for its first `kept` bytes.
 
         Raises:
             UsageError: it cannot be written.
@@ -51,7 +51,10 @@ class JsonLines:
             return
         assert self._path is not None, "a stream is open"
         try:
-            self._file = io.FileIO(self._path, "w")
+            self._file = io.FileIO(self._path, "r+" if kept else "w")
+            if kept:
+                self._file.truncate(kept)
+                self._file.seek(kept)
         except OSError as error:
             raise UsageError(f"-o {self._path} cannot be written: {error.strerror}") from error
 
@@ -62,16 +65,19 @@ class JsonLines:
             UsageError, RunError: it cannot be written.
         """
         self.open()
-        encoding = "utf-8" if self._file is not None else self._stream.encoding
-        line = json.dumps(value, ensure_ascii=False, default=repr) + "\n"
-        if not _writes(encoding, line):  # with half of a surrogate pair not even UTF-8 does
-            line = json.dumps(value, default=repr) + "\n"
+        self.write_line(
+            encoded(value, "utf-8" if self._file is not None else self._stream.encoding).encode()
+        )
+
+    def write_line(self, line: bytes) -> None:
+        """Write a line that was encoded before."""
+        self.open()
         if self._file is None:
             with writing(STDOUT):
-                self._stream.write(line)
+                self._stream.write(line.decode())
                 self._stream.flush()
             return
-        view = memoryview(line.encode())
+        view = memoryview(line)
         with writing(self._path):
             while view:  # usually one call: an interrupt leaves no half line
                 view = view[self._file.write(view) :]
@@ -86,6 +92,14 @@ class JsonLines:
             self._file.close()
 
 
+def encoded(value: dict[str, Any], encoding: str | None = "utf-8") -> str:
+    """A JSON object as a line; characters that the encoding lacks are escaped."""
+    line = json.dumps(value, ensure_ascii=False, default=repr) + "\n"
+    if not _writes(encoding, line):  # with half of a surrogate pair not even UTF-8 does
+        line = json.dumps(value, default=repr) + "\n"
+    return line
+
+
 def _writes(encoding: str | None, text: str) -> bool:
     """Whether an encoding has all of the text's characters."""
     try:
@@ -95,12 +109,14 @@ def _writes(encoding: str | None, text: str) -> bool:
     return True
 
 
-def show(result: Result, stream: TextIO) -> None:
+def show(result: Result, stream: TextIO, shown: Container[str] = ()) -> None:
     """Print the variables for people, and what the program returned.
 
     On a terminal the names stand out. A program without either has its whole text printed.
+    Variables that were `shown` already are left out.
     """
-    named = dict(result.variables)
+    named = {name: value for name, value in result.variables.items() if name not in shown}
+    whole = not result.variables and result.value is None and result.error is None
     if result.value is not None:
         named["returned"] = result.value
     if stream.isatty():
@@ -111,11 +127,11 @@ def show(result: Result, stream: TextIO) -> None:
         with writing(STDOUT):
             for name, lines in _blocks(named):
                 console.print(Text.assemble((name, "bold cyan"), *lines))
-            if not named and result.error is None:
+            if whole:
                 console.print(Text(result.text))
         return
     texts = ["".join((name, *lines)) for name, lines in _blocks(named)]
-    if not named and result.error is None:
+    if whole:
         texts = [result.text]
     for text in texts:
         say(f"{text}\n", stream)

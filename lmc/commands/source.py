@@ -17,7 +17,7 @@ from lmc.errors import LmcError, Location, TraceError, UsageError
 if TYPE_CHECKING:
     from lmc.api import Loaded, Program
 
-__all__ = ["ARTIFACT_SUFFIX", "faults_of_program", "load_program", "load_source"]
+__all__ = ["ARTIFACT_SUFFIX", "faults_of_program", "load_program", "load_source", "source_path"]
 
 ARTIFACT_SUFFIX = ".lmc"
 
@@ -50,11 +50,7 @@ def load_program(source: str) -> Program:
         UsageError: the file or the name is not there, or the file holds several programs.
         TraceError: the file cannot be imported.
     """
-    path, name = Path(source), ""
-    if not path.exists():
-        file, colon, last = source.rpartition(":")
-        if colon and (not last or last.isidentifier()):
-            path, name = Path(file), last
+    path, name = _parted(source)
     _check_file(path)
     if path.suffix == ARTIFACT_SUFFIX:
         raise UsageError(
@@ -63,6 +59,20 @@ def load_program(source: str) -> Program:
     if path.suffix != ".py":
         raise UsageError(f"{path} is not a Python file", hint="give PROGRAM.py or PROGRAM.py:NAME")
     return _chosen(_imported(path), path, name)
+
+
+def source_path(source: str) -> Path:
+    """The file that `PROGRAM.py[:NAME]` or `ARTIFACT.lmc` names."""
+    return _parted(source)[0]
+
+
+def _parted(source: str) -> tuple[Path, str]:
+    path, name = Path(source), ""
+    if not path.exists():
+        file, colon, last = source.rpartition(":")
+        if colon and (not last or last.isidentifier()):
+            path, name = Path(file), last
+    return path, name
 
 
 def _check_file(path: Path) -> None:

@@ -52,8 +52,14 @@ class Recorder(Protocol):
     def role(self, state: Ref, role: str, edge: str, at: Location | None) -> Ref: ...
 
     def gen(
-        self, state: Ref, name: str, params: GenParams, at: Location | None
-    ) -> tuple[Ref, Ref]: ...
+        self,
+        state: Ref,
+        name: str,
+        params: GenParams,
+        at: Location | None,
+        sample: int | None = None,
+    ) -> tuple[Ref, Ref]:
+        """A model call; `sample` is its number where several are drawn from one state."""
 
     def select(
         self,
@@ -487,12 +493,13 @@ class State:
             where = item.at or at
             name = self._named(item.name, "gen")
             before = self._ref
-            self._ref, text = self._recorder.gen(before, name, item.params, where)
+            first = None if item.n is None else 0
+            self._ref, text = self._recorder.gen(before, name, item.params, where, first)
             self._note_call(name, text, Made(text))
             if item.n is not None:
                 more = [
-                    self._recorder.gen(before, name, item.params, where)[1]
-                    for _ in range(1, item.n)
+                    self._recorder.gen(before, name, item.params, where, nth)[1]
+                    for nth in range(1, item.n)
                 ]
                 self._variables[name] = Samples([text, *more])
                 self._life.calls += more

@@ -56,7 +56,7 @@ class Row(Protocol):
 
     def branch(self, state: Reg, index: int) -> Reg: ...
 
-    def emit(self, instr: Instr) -> None: ...
+    def emit(self, instr: Instr, sample: int | None = None) -> None: ...
 
     def read(self, reg: Reg) -> Any: ...
 
@@ -162,7 +162,14 @@ class _EagerRecorder:
         self._row.emit(Role(into=into, state=state, role=role, edge=edge, at=at))
         return into
 
-    def gen(self, state: Reg, name: str, params: GenParams, at: Location | None) -> tuple[Reg, Reg]:
+    def gen(
+        self,
+        state: Reg,
+        name: str,
+        params: GenParams,
+        at: Location | None,
+        sample: int | None = None,
+    ) -> tuple[Reg, Reg]:
         draw, self._calls = self._calls, self._calls + 1
         if draw < len(self._known):
             return self._recall(draw)
@@ -186,7 +193,8 @@ class _EagerRecorder:
                 stops=stops,
                 priority=draw,
                 at=at,
-            )
+            ),
+            sample,
         )
         return into, text
 

@@ -19,8 +19,10 @@ import __future__
 
 import ast
 import builtins
+import contextlib
 import functools
 import linecache
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -83,7 +85,7 @@ def _rewrite(code: types.CodeType, space: dict[str, Any]) -> types.CodeType | No
     source = "".join(linecache.getlines(code.co_filename, space))
     if not source:
         return None
-    module = ast.parse(source)
+    module = _parsed(source)
     definition = _definition(module, code)
     if definition is None or not _same(_compiled(module, code), code):
         return None  # the file changed since it was imported
@@ -91,6 +93,22 @@ def _rewrite(code: types.CodeType, space: dict[str, Any]) -> types.CodeType | No
     definition.body = [rewrite.visit(statement) for statement in definition.body]
     ast.fix_missing_locations(definition)
     return _compiled(module, code)
+
+
+_parsing = threading.Lock()
+_TRIES = 8
+
+
+def _parsed(source: str) -> ast.Module:
+    """The tree of a source.
+
+    CPython counts the depth of trees in one place for all threads, and raises SystemError if two
+    of them make trees at once (3.11, 3.12). Ours take turns; the program's own are let pass.
+    """
+    for _ in range(_TRIES):
+        with contextlib.suppress(SystemError), _parsing:
+            return ast.parse(source)
+    return ast.parse(source)
 
 
 def _definition(module: ast.Module, code: types.CodeType) -> ast.FunctionDef | None:

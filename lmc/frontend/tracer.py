@@ -417,7 +417,12 @@ class _Tracer:
         return self._emit(Role(state, role, edge), at)[0]
 
     def gen(
-        self, state: Value, name: str, params: GenParams, at: Location | None
+        self,
+        state: Value,
+        name: str,
+        params: GenParams,
+        at: Location | None,
+        sample: int | None = None,  # noqa: ARG002 - each has a draw of its own
     ) -> tuple[Value, Value]:
         try:
             with unwatched():

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from lmc.constraints.automaton import Automaton
 from lmc.errors import LmcError
 from lmc.plan import Extend, Gen, Instr, Reg, Select, Start
-from lmc.runtime.results import CallMeta, RowResult
-from lmc.runtime.row import Failure, Pending, Reader, Row, Unset
+from lmc.runtime.results import CallMeta
+from lmc.runtime.row import Fail, Failure, Pending, Reader, Row, Unset
 
 if TYPE_CHECKING:
     from lmc.runtime.executor import Executor
@@ -65,11 +65,11 @@ class EagerRow:
             self._row.constraints.append(automaton)
         return known
 
-    def emit(self, instr: Instr) -> None:
-        """Hand over one instruction."""
+    def emit(self, instr: Instr, sample: int | None = None) -> None:
+        """Hand over one instruction; `sample` numbers the gens that are drawn from one state."""
         pending = Pending(instr)
         if self._row.stream is not None:
-            self._announce(instr, self._row.stream)
+            self._announce(instr, self._row.stream, sample)
         self._post(lambda: self._executor.emit(self._row, pending))
 
     def branch(self, state: Reg, index: int) -> Reg:
@@ -81,7 +81,7 @@ class EagerRow:
         self._branches[own.index] = (*self._branches.get(state.index, ()), index)
         return own
 
-    def _announce(self, instr: Instr, stream: RowStream) -> None:
+    def _announce(self, instr: Instr, stream: RowStream, sample: int | None) -> None:
         """Tell the row's stream what an instruction is going to add to."""
         if isinstance(instr, Start):  # a second one begins a prompt apart, which is not streamed
             if not self._branches:
@@ -91,10 +91,12 @@ class EagerRow:
         branch = self._branches.get(state.index) if isinstance(state, Reg) else None
         if into is None or branch is None:
             return
-        self._branches[into.index] = branch
-        channels: list[tuple[str | None, tuple[int, ...]]] = [] if branch else [(None, ())]
+        channels: list[tuple[str | None, tuple[int, ...]]] = []
+        if not sample:  # the state goes on with the first
+            self._branches[into.index] = branch
+            channels += [] if branch else [(None, ())]
         if isinstance(instr, (Gen, Select)):
-            channels.append((instr.name, branch))
+            channels.append((instr.name, branch if sample is None else (*branch, sample)))
         for channel in channels:
             self._post(functools.partial(stream.enter, self._row, instr, channel))
 
@@ -125,21 +127,9 @@ class EagerRow:
         self._row.value = value
 
     def fail(self, error: LmcError, names: Sequence[str], registers: Sequence[Reg]) -> None:
-        """End the row with an error; the variables that are known by then are kept."""
-        row = self._row
-        held = list(zip(names, registers, strict=True))
-
-        def run() -> None:
-            result = RowResult(error=error)
-            for name, reg in held:
-                value = row.regs[reg.index]
-                if value is not Unset and type(value) is not Failure:
-                    result.variables[name] = value
-                    if reg.index in row.meta:
-                        result.meta[name] = row.meta[reg.index]
-            self._executor.finish(row, result)
-
-        self._post(run)
+        """End the row with an error, once the variables set before are known; they are kept."""
+        pending = Pending(Fail(error=error, names=tuple(names), values=tuple(registers)))
+        self._post(lambda: self._executor.emit(self._row, pending))
 
     def _post(self, call: Callable[[], None], *, always: bool = False) -> None:
         size = self._next

@@ -23,7 +23,7 @@ from lmc.runtime.request import (
     PrefillRequest,
 )
 from lmc.runtime.results import CallMeta, KnownCall, RowResult
-from lmc.runtime.row import Failure, Pending, Reader, Row
+from lmc.runtime.row import Fail, Failure, Pending, Reader, Row
 from lmc.runtime.scoring import score, select
 from lmc.textops import PURE
 
@@ -212,6 +212,16 @@ def _ret(executor: Executor, row: Row, instr: p.Ret) -> None:
     executor.finish(row, result)
 
 
+def _fail(executor: Executor, row: Row, instr: Fail) -> None:
+    result = RowResult(error=instr.error)
+    for name, reg in zip(instr.names, instr.values, strict=True):
+        if type(row.regs[reg.index]) is not Failure:
+            result.variables[name] = row.regs[reg.index]
+            if reg.index in row.meta:
+                result.meta[name] = row.meta[reg.index]
+    executor.finish(row, result)
+
+
 def _read(_: Executor, row: Row, instr: Reader) -> None:
     instr.future.set_result(row.regs[instr.register.index])
 
@@ -219,6 +229,7 @@ def _read(_: Executor, row: Row, instr: Reader) -> None:
 HANDLERS: dict[str, Callable[..., None]] = {
     "start": _start,
     "extend": _extend,
+    "fail": _fail,
     "role": _role,
     "gen": _gen,
     "match": match,

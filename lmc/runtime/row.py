@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lmc.runtime.eager_row import EagerRow
     from lmc.runtime.row_stream import RowStream
 
-__all__ = ["Failure", "Pending", "Reader", "ResumeFn", "Row", "Unset"]
+__all__ = ["Fail", "Failure", "Pending", "Reader", "ResumeFn", "Row", "Unset"]
 
 
 class _UnsetType:
@@ -132,3 +132,17 @@ class Reader(Instr):
         """The row is over: there is nothing to read any more."""
         over = Cancelled("the row is over; its values cannot be read any more")
         self.future.set_exception(row.error or over)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fail(Instr):
+    """Not part of plans: ends a row with an error, once the variables set before are known.
+
+    So what a failed row gives depends on its program alone, not on what was done by then.
+    """
+
+    op = "fail"
+    tolerant = True
+    error: LmcError
+    names: tuple[str, ...]
+    values: tuple[Reg, ...]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lmc.plan import Block, Gen, If, Instr, MakeList, Plan, Reg, Ret, Select
+from lmc.plan import Attempt, Block, Gen, If, Instr, MakeList, Plan, Reg, Ret, Select
 from lmc.runtime.context import Context
 from lmc.runtime.feed import Feed, Piece
 
@@ -167,6 +167,8 @@ def _calls(
     if isinstance(instr, MakeList):
         for nth, item in enumerate(instr.items):
             yield from _calls(item, makers, (*branch, nth))
+    elif isinstance(instr, Attempt):
+        yield from _calls(instr.item, makers, branch)
     elif isinstance(instr, (Gen, Select)):
         yield instr, branch
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -12,6 +14,7 @@ import pytest
 
 import lmc
 from lmc.errors import Cancelled, RunError, UsageError
+from lmc.frontend import rewrite
 from lmc.frontend.dsl import State
 
 MODES = [False, True]
@@ -325,3 +328,41 @@ def test_a_loop_that_is_gone_hurts_nobody(fake: lmc.Engine) -> None:
 
     asyncio.run(main())
     assert story.run(x="a").error is None
+
+
+def test_programs_are_traced_on_several_threads_at_once() -> None:
+    class Busy:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:  # other threads get their turn while a tree is made
+            for _ in range(30):
+                pass
+
+    source = "def f(x):\n" + "    y = [a + b for a in x]\n" * 60
+    raised: list[BaseException] = []
+
+    def work(depth: int) -> None:
+        if depth:
+            work(depth - 1)
+            return
+        for _ in range(12):
+            Busy()
+            try:
+                rewrite._parsed(source)
+            except BaseException as error:
+                raised.append(error)
+
+    interval, threshold = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(50)
+    try:
+        threads = [threading.Thread(target=work, args=(10 * n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*threshold)
+    assert not raised

@@ -224,7 +224,6 @@ def test_what_is_resumed_equals_an_undisturbed_run(fake: lmc.Engine) -> None:
         given,
         engine=fake,
         eager=False,
-        deadline=None,
         options=Options(),
         skip={0, 1, 5},
         early=lambda _: None,
@@ -236,3 +235,16 @@ def test_what_is_resumed_equals_an_undisturbed_run(fake: lmc.Engine) -> None:
 def test_rates_are_readable() -> None:
     assert rates(10, 400, 0.5, 4.0) == "2.5 rows/s, 100 tokens/s, 50% cached"
     assert rates(1, 1, 0.0, 0.0)
+
+
+def test_what_a_failed_row_had_does_not_depend_on_time(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def early(s: State, x: str) -> None:
+        s += x
+        s += lmc.gen("v", max_tokens=30, ignore_eos=True)
+        raise ValueError("before anything was read")
+
+    for eager in (False, True):
+        out = early.run(x="a", eager=eager)
+        assert out.error is not None
+        assert out.variables == {"v": out.variables["v"]}

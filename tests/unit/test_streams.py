@@ -140,6 +140,59 @@ def test_a_fork_within_a_fork(fake: lmc.Engine, eager: bool) -> None:
 
 
 @pytest.mark.parametrize("eager", MODES)
+def test_samples_are_told_apart(fake: lmc.Engine, eager: bool) -> None:
+    @lmc.jit
+    def drawn(s: State, x: str) -> None:
+        s += x
+        s += lmc.gen("v", max_tokens=6, temperature=1.0, n=3)
+        s += " and "
+        forks = s.fork(2)
+        forks += lmc.gen("w", max_tokens=4, temperature=1.0, n=2)
+        forks.join()
+
+    out = drawn.run(x="bees")
+    stream = drawn.stream(x="bees", eager=eager)
+    assert "".join(stream) == out.text
+    assert ["".join(stream.text("v", i)) for i in range(3)] == out["v"]
+    assert [["".join(stream.text("w", i, j)) for j in (0, 1)] for i in (0, 1)] == out["w"]
+    assert len({p.branch for p in stream.pieces() if p.name == "v"}) == 3
+
+
+@pytest.mark.parametrize("eager", MODES)
+def test_a_prompt_that_goes_back(fake: lmc.Engine, eager: bool) -> None:
+    @lmc.jit
+    def back(s: State, x: str) -> None:
+        s += x
+        mark = s.mark()
+        s += lmc.gen("a", max_tokens=6)
+        s.reset(mark)
+        s += lmc.gen("b", max_tokens=9, temperature=1.0)
+
+    out = back.run(x="bees")
+    stream = back.stream(x="bees", eager=eager)
+    taken_back = out["a"] if eager else ""
+    assert "".join(stream) == "bees" + taken_back + out["b"]
+    assert "".join(stream.text("a")) == out["a"]
+    assert "".join(stream.text("b")) == out["b"]
+
+
+@pytest.mark.parametrize("eager", MODES)
+def test_variables_that_are_set_or_named(fake: lmc.Engine, eager: bool) -> None:
+    @lmc.jit
+    def named(s: State, x: str) -> None:
+        s += x
+        with s.var("whole"):
+            s += "so: "
+            s += lmc.gen("a", max_tokens=6)
+        s.set("kept", x.upper())
+
+    out = named.run(x="bees")
+    stream = named.stream(x="bees", eager=eager)
+    for name in ("whole", "a", "kept"):
+        assert "".join(stream.text(name)) == out[name]
+
+
+@pytest.mark.parametrize("eager", MODES)
 def test_a_variable_set_several_times_comes_in_turn(fake: lmc.Engine, eager: bool) -> None:
     @lmc.jit
     def turns(s: State, x: str) -> None:

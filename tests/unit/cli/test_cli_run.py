@@ -173,7 +173,7 @@ def test_wrong_usage(invoke: Invoke, program: str, args: list[str], says: str) -
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("flag", ["--resume", "--stream", "--report", "--trace"])
+@pytest.mark.parametrize("flag", ["--resume", "--report", "--trace"])
 def test_what_this_version_cannot_do_is_refused(invoke: Invoke, program: str, flag: str) -> None:
     assert flag in invoke("run", program, "--model", "fake", flag, code=2).stderr
 

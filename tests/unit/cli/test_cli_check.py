@@ -1,0 +1,107 @@
+"""`lmc check`: the same both ways, or the first difference."""
+
+from __future__ import annotations
+
+from .conftest import Invoke, Write
+
+GOOD = """
+    import lmc
+
+    @lmc.jit
+    def p(s, word: str = "one"):
+        s += f"Say {word}: "
+        s += lmc.gen("a", 6)
+        for f in (forks := s.fork(2)):
+            f += lmc.gen("b", 4, temperature=1.0)
+        forks.join()
+        if word == "bad":
+            s["missing"]
+        return word + "!"
+"""
+
+
+def test_a_program_that_gives_the_same(invoke: Invoke, write: Write) -> None:
+    write("p.py", GOOD)
+    out = invoke("check", "p.py", "--model", "fake").stdout
+    assert out.startswith("1 row: compiled and eager give the same, token by token (3 model calls")
+    write("rows.jsonl", '{"word": "a"}\n{"word": "bad"}\n{"word": "c"}\n')
+    out = invoke("check", "p.py", "--model", "fake", "--batch", "rows.jsonl").stdout
+    assert out.startswith("3 rows, 1 of which failed alike: compiled and eager give the same")
+
+
+def test_an_effect_is_found_with_its_place(invoke: Invoke, write: Write) -> None:
+    write(
+        "p.py",
+        """
+        import lmc
+
+        calls = [0]
+
+        @lmc.jit
+        def p(s, word: str):
+            calls[0] += 1
+            s += f"{word} "
+            s += lmc.gen("a", 5)
+            if word == "two":
+                s += f"and {calls[0]} then "
+            s += lmc.gen("b", 5)
+        """,
+    )
+    write("rows.jsonl", '{"word": "one"}\n\n{"word": "two"}\n')
+    args = ["check", "p.py", "--model", "fake", "--batch", "rows.jsonl"]
+    result = invoke(*args, code=1)
+    first, compiled, eager, tokens = result.stdout.splitlines()
+    assert first.startswith("line 3: the variable 'b', from character ")
+    assert compiled.startswith("  compiled: '")
+    assert eager.startswith("  eager:    '")
+    assert compiled.split(": ", 1)[1].strip() != eager.split(": ", 1)[1].strip()
+    assert tokens.startswith("  token 0: ")
+    assert "do not give the same (p.py:" in result.stderr
+
+
+def test_an_error_that_comes_one_way_only(invoke: Invoke, write: Write) -> None:
+    write(
+        "p.py",
+        """
+        import lmc
+
+        runs = []
+
+        @lmc.jit
+        def p(s, word: str):
+            runs.append(word)
+            s += word
+            s += lmc.gen("a", 5)
+            if not isinstance(runs[-1], lmc.frontend.symbolic.Text) and len(runs) > 2:
+                raise ValueError("once too often")
+        """,
+    )
+    out = invoke("check", "p.py", "--model", "fake", "--arg", "word=x", code=1).stdout
+    assert out.startswith("the error is not the same\n  compiled: none\n  eager:    RunError: V")
+
+
+def test_values_of_another_kind(invoke: Invoke, write: Write) -> None:
+    write(
+        "p.py",
+        """
+        import lmc
+
+        runs = []
+
+        @lmc.jit
+        def p(s, word: str):
+            runs.append(1)
+            s += word
+            s += lmc.gen("a", 5)
+            return len(runs)
+        """,
+    )
+    out = invoke("check", "p.py", "--model", "fake", "--arg", "word=x", code=1).stdout
+    assert out.startswith("the returned value is not the same\n")
+
+
+def test_what_cannot_be_checked(invoke: Invoke, write: Write) -> None:
+    write("p.py", GOOD)
+    invoke("compile", "p.py", "-o", "p.lmc")
+    assert "artifact" in invoke("check", "p.lmc", code=2).stderr
+    assert "nope" in invoke("check", "p.py", "--arg", "nope=1", "--model", "fake", code=2).stderr
