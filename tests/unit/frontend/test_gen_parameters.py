@@ -390,7 +390,7 @@ def test_a_matcher_that_fails_in_the_middle_ends_its_own_row(
         def asks(self: Any) -> Any:
             if self is broken:
                 asked.append(None)
-                if len(asked) == 4:
+                if len(asked) == 2:
                     raise MemoryError("the table is gone")
             return mask(self)
 
@@ -401,6 +401,6 @@ def test_a_matcher_that_fails_in_the_middle_ends_its_own_row(
     assert [i for i, out in enumerate(outs) if out.error is not None] == [2]
     assert outs[2].error is not None
     assert outs[2].error.problem == "the constraint failed: the table is gone"
-    assert str(outs[2].error.where).startswith(__file__)
+    assert "test_gen_parameters.py" in str(outs[2].error.where)
     for i in {*range(8)} - {2}:
         assert outs[i].variables == whole[i].variables
