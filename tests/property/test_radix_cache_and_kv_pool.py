@@ -224,7 +224,7 @@ def test_the_least_recently_used_leaf_goes_first() -> None:
     assert [cache.match(letters(p)) for p in ("aa", "bb", "cc")] == [2, 0, 0]
 
 
-def test_a_leaf_is_cut_from_its_end_by_no_more_than_wanted() -> None:
+def test_a_leaf_is_cut_from_its_end_by_no_more_than_wanted_b_84() -> None:
     cache = filled("abcd")
     assert cache.evict(1).tolist() == [3]
     assert cache.evict(2).tolist() == [1, 2]
@@ -292,8 +292,7 @@ def test_a_walk_forgets_what_was_expected() -> None:
     assert [cache.match(letters(p)) for p in ("aa", "bb")] == [0, 2]
 
 
-def test_pins_follow_a_split_and_end_with_the_lease() -> None:
-    """B-79: lock a leaf, split its path by an insert, unlock from the old node."""
+def test_pins_follow_a_split_and_end_with_the_lease_b_79() -> None:
     cache = filled("abcd")
     lease = cache.acquire(letters("abcd"))
     cache.insert(letters("abxy"), np.array([10, 11, 12, 13], np.int32))
@@ -320,7 +319,7 @@ def test_the_heap_of_victims_stays_small() -> None:
     assert len(cache._victims) < 20
 
 
-def test_a_slot_is_given_out_once_and_taken_back_once() -> None:
+def test_a_slot_is_given_out_once_and_taken_back_once_b_82() -> None:
     pool = KVPool(8)
     first = pool.take(5)
     assert first is not None

@@ -111,7 +111,7 @@ def test_messages_by_calls_blocks_and_expressions_are_the_same(fake: lmc.Engine)
     assert "hi" in outs[0].text
 
 
-def test_the_callers_stop_list_is_not_changed(fake: lmc.Engine) -> None:  # F-06
+def test_the_callers_stop_list_is_not_changed_f_06(fake: lmc.Engine) -> None:
     stops = ["\n", "."]
 
     @lmc.jit
@@ -198,7 +198,7 @@ def test_misuse_is_refused_with_the_line(primitive: Any, match: str, fake: lmc.E
     refused(p, match, fake)
 
 
-def test_a_branch_is_closed_after_join(fake: lmc.Engine) -> None:  # F-03
+def test_a_branch_is_closed_after_join_f_03(fake: lmc.Engine) -> None:
     def p(s: State) -> None:
         forks = s.fork(2)
         forks += lmc.gen("a", max_tokens=1)
@@ -245,7 +245,7 @@ def test_messages_do_not_nest(fake: lmc.Engine) -> None:
     refused(p, "assistant message inside a user message", fake)
 
 
-def test_an_exception_closes_its_message(fake: lmc.Engine) -> None:  # F-09
+def test_an_exception_closes_its_message_f_09(fake: lmc.Engine) -> None:
     @lmc.jit
     def p(s: State) -> None:
         try:
@@ -277,7 +277,7 @@ def test_only_functions_can_be_programs(wrong: Any) -> None:
         lmc.jit(wrong)
 
 
-def test_coroutines_generators_and_functions_without_state_are_refused() -> None:  # F-13
+def test_coroutines_generators_and_functions_without_state_are_refused_f_13() -> None:
     async def a(s: State) -> None: ...
 
     def g(s: State) -> Any:
@@ -290,7 +290,7 @@ def test_coroutines_generators_and_functions_without_state_are_refused() -> None
         lmc.jit(lambda: None)
 
 
-def test_a_failed_row_is_an_error_in_its_place(fake: lmc.Engine) -> None:  # F-04
+def test_a_failed_row_is_an_error_in_its_place_f_04(fake: lmc.Engine) -> None:
     @lmc.jit
     def p(s: State, x: str) -> None:
         s += x

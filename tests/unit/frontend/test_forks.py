@@ -29,7 +29,7 @@ def lengths(s: State, *most: int) -> Any:
 # ------------------------------------------------------------------------------------ gather
 
 
-def test_gather_of_a_variable_that_existed_before(fake: lmc.Engine) -> None:  # F-12
+def test_gather_of_a_variable_that_existed_before_f_12(fake: lmc.Engine) -> None:
     @lmc.jit
     def p(s: State) -> Any:
         s += lmc.gen("v", max_tokens=2, ignore_eos=True)
@@ -377,7 +377,7 @@ def failing(s: State, n: int = 3, bad: int = 1) -> Any:
     return forks
 
 
-def test_a_failed_branch_is_raised_where_it_is_read(fake: lmc.Engine) -> None:  # F-01
+def test_a_failed_branch_is_raised_where_it_is_read_f_01(fake: lmc.Engine) -> None:
     @lmc.jit
     def unread(s: State) -> Any:
         failing(s).join()
@@ -402,7 +402,7 @@ def test_a_failed_branch_is_raised_where_it_is_read(fake: lmc.Engine) -> None:  
     assert both(own).error is None
 
 
-def test_a_failed_branch_keeps_its_place(fake: lmc.Engine) -> None:  # F-01
+def test_a_failed_branch_keeps_its_place_f_01(fake: lmc.Engine) -> None:
     @lmc.jit
     def p(s: State) -> Any:
         failing(s).join(on_error="collect")

@@ -238,14 +238,16 @@ def test_a_generated_answer_of_llama2_brings_its_own_blank(chats: dict[str, Chat
     assert llama2.begin(("user", "assistant"), "user") == "<s>[INST] "
 
 
-def test_there_is_one_bos_with_a_system_prompt(chats: dict[str, ChatTemplate]) -> None:
+def test_there_is_one_bos_with_a_system_prompt_b_97_b_100(chats: dict[str, ChatTemplate]) -> None:
     for name in ("llama2", "llama3"):
         text = in_pieces(chats[name], [("system", "S"), ("user", "U")], prompt=True)
         assert text.count("<s>") == 1
         assert text.startswith("<s>")
 
 
-def test_a_system_text_is_kept_or_refused_never_dropped(chats: dict[str, ChatTemplate]) -> None:
+def test_a_system_text_is_kept_or_refused_never_dropped_b_99(
+    chats: dict[str, ChatTemplate],
+) -> None:
     llama2 = chats["llama2"]
     assert whole(LLAMA2, [("system", "S")], prompt=True) == ""  # what the template does
     text = llama2.begin((), "system") + "S" + llama2.end(("system",))

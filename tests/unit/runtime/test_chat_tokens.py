@@ -116,7 +116,7 @@ def both(name: str, folder: Path) -> tuple[Tokenizer, Any]:
 
 @pytest.mark.parametrize("with_system", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_conversation_has_the_tokens_of_transformers(
+def test_a_conversation_has_the_tokens_of_transformers_b_97(
     name: str, with_system: bool, tmp_path: Path
 ) -> None:
     if name == "mistral" and with_system:

@@ -122,7 +122,7 @@ class Failing:
         return outcome
 
 
-def test_a_failing_runner_fails_all_waiting_rows_at_once(  # B-73
+def test_a_failing_runner_fails_all_waiting_rows_at_once_b_73(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import lmc.runtime.load as load
