@@ -186,12 +186,12 @@ def _ends(graph: Graph) -> Iterator[str]:
 
 
 def _emitted(emit: Emit, compiled: Compiled, shapes: list[Shape] | None) -> str:
-    from lmc.commands.report import constraint_views
+    from lmc.commands.automata import automata_beside
     from lmc.ir import export
 
     graphs: dict[Emit, Callable[[Graph], str]] = {
         Emit.ir: str,
-        Emit.dot: lambda graph: export.to_dot(graph, constraint_views(graph, MOST_EDGES)),
+        Emit.dot: lambda graph: export.to_dot(graph, automata_beside(graph, MOST_EDGES)),
         Emit.mermaid: export.to_mermaid,
         Emit.svg: export.to_svg,
     }

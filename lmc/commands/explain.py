@@ -124,7 +124,7 @@ def _constraints(constraints: list[dict[str, Any]]) -> Iterator[str]:
     if not constraints:
         yield "constraints: none"
         return
-    from lmc.commands.report import MOST_STATES
+    from lmc.commands.automata import MOST_STATES
 
     yield "constraints"
     for one in constraints:
@@ -132,7 +132,8 @@ def _constraints(constraints: list[dict[str, Any]]) -> Iterator[str]:
         gens = ", ".join(dict.fromkeys(f"{gen['name']} ({gen['at']})" for gen in one["gens"]))
         given = {**one["options"], "waive": ", ".join(one["options"].get("waive", ()))}
         more = "".join(f", {name} {value}" for name, value in given.items() if value)
-        yield f"  {gens}: {one['kind']} {one['source']}{more}"
+        source = str(one["source"]).replace("\n", "\\n")
+        yield f"  {gens}: {one['kind']} {source}{more}"
         if one["fixed"] is None:
             yield "    matched by llguidance; what is fixed shows only when it runs"
             continue

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lmc.constraints import Automaton, automaton_of, load
-from lmc.constraints.compressed import Compressed, compressed
-from lmc.constraints.description import fixed_in
+from lmc.commands.automata import constraints_of
 from lmc.driver import Compiled
-from lmc.errors import ConstraintError, Location
-from lmc.ir.analysis import calls_on_ways, cost, definitions, gens
+from lmc.errors import Location
+from lmc.ir.analysis import calls_on_ways, cost, definitions
 from lmc.ir.core import Program, Value
 from lmc.ir.ops import MODEL_CALLS, Prefill, Resume
 from lmc.ir.types import STATE
-from lmc.params import Constraint
-from lmc.plan import Block, If
-from lmc.plan import Gen as GenInstr
-from lmc.plan import Match as MatchInstr
 
-__all__ = ["Shape", "advice", "constraint_views", "report_of", "shared_prompts"]
-
-MOST_STATES = 10_000  # counted of a constraint
+__all__ = ["Shape", "advice", "report_of", "shared_prompts"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,7 @@ def report_of(compiled: Compiled, shapes: list[Shape] | None = None) -> dict[str
         ],
         "passes": [asdict(record) for record in compiled.records],
         "shared": shared_prompts(graph),
-        "constraints": _constraints(compiled),
+        "constraints": constraints_of(compiled.program),
     }
     if shapes is not None:
         held["batch"] = {
@@ -130,91 +121,6 @@ def shared_prompts(program: Program) -> list[dict[str, Any]]:
                     "all_rows": not depends_on_row(state),
                 }
             )
-    return found
-
-
-def _constraints(compiled: Compiled) -> list[dict[str, Any]]:
-    """The constraints of the program, each with the gens that share it."""
-    sources = {
-        (node.at, name): params.constraint
-        for node in compiled.program.walk()
-        for name, params in gens(node.op)
-    }
-    found: list[dict[str, Any]] = []
-    for index, data in enumerate(compiled.plan.constraints):
-        users = [(name, at) for name, at, held in _gens(compiled.plan.body) if held == index]
-        if not users:  # the automaton of a stop_regex
-            continue
-        given = next(filter(None, (sources.get((at, name)) for name, at in users)), None)
-        found.append(
-            {
-                "kind": given.kind if given else "",
-                "source": given.source if given else "",
-                "options": given.options if given else {},
-                **_measured(load(data)),
-                "gens": [{"name": name, "at": _place(at)} for name, at in users],
-            }
-        )
-    return found
-
-
-def constraint_views(program: Program, most_edges: int) -> dict[Constraint, Compressed]:
-    """What can be drawn of the automata of a program's gens, in the order of these."""
-    found: dict[Constraint, Compressed] = {}
-    for node in program.walk():
-        for _, params in gens(node.op):
-            held = params.constraint
-            if held is not None and held not in found:
-                automaton = automaton_of(held.kind, held.source, **held.options)
-                # a grammar for llguidance has no automaton
-                with contextlib.suppress(ConstraintError):
-                    found[held] = compressed(automaton.machine, most_edges)
-    return found
-
-
-def _measured(automaton: Automaton) -> dict[str, Any]:
-    """How many states an automaton has, and how much of its texts is fixed."""
-    try:
-        fixed = fixed_in(automaton)
-    except ConstraintError:  # a grammar for llguidance has no automaton
-        return {"states": None, "fixed": None}
-    return {
-        "states": _states(automaton),
-        "fixed": {
-            "shortest": {"fixed": fixed.fixed, "bytes": fixed.length},
-            "random": {"least": round(fixed.least, 3), "most": round(fixed.most, 3)},
-        },
-    }
-
-
-def _states(automaton: Automaton) -> int | None:
-    """How many states an automaton has, or None where there are too many to count."""
-    machine = automaton.machine
-    if machine.start is None:
-        return 0
-    first = machine.start // machine.nodes
-    met, todo = {first}, [first]
-    while todo:
-        for _, state in machine.targets(todo.pop()):
-            if state not in met:
-                met.add(state)
-                todo.append(state)
-        if len(met) > MOST_STATES:
-            return None
-    return len(met)
-
-
-def _gens(block: Block) -> list[tuple[str, Location | None, int | None]]:
-    """Name, place and index of the constraint of all gens of a plan."""
-    found: list[tuple[str, Location | None, int | None]] = []
-    for instr in block.instrs:
-        if isinstance(instr, GenInstr):
-            found.append((instr.name, instr.at, instr.constraint))
-        elif isinstance(instr, MatchInstr):
-            pairs = zip(instr.names, instr.constraints, strict=True)
-            found += [(name, instr.at, index) for name, index in pairs]
-        elif isinstance(instr, If):
-            found += [*_gens(instr.then), *_gens(instr.orelse)]
     return found
 
 

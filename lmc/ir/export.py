@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lmc.constraints.drawing import dot_lines, dot_text, mermaid_text
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from lmc.constraints.compressed import Compressed
-    from lmc.params import Constraint
 
-__all__ = ["to_dot", "to_json", "to_mermaid", "to_networkx", "to_svg"]
+__all__ = ["Beside", "to_dot", "to_json", "to_mermaid", "to_networkx", "to_svg"]
 
 
 def to_json(program: Program) -> dict[str, Any]:
@@ -89,7 +89,22 @@ _ARROW_STYLES = {
 }
 
 
-def to_dot(program: Program, automata: Mapping[Constraint, Compressed] | None = None) -> str:
+@dataclass(frozen=True)
+class Beside:
+    """An automaton to draw beside a program.
+
+    Attributes:
+        label: what it is.
+        view: the automaton.
+        nodes: the nodes that are held to it, by their number in printed order.
+    """
+
+    label: str
+    view: Compressed
+    nodes: tuple[int, ...]
+
+
+def to_dot(program: Program, beside: Sequence[Beside] = ()) -> str:
     """The program in the language of Graphviz.
 
     Bold arrows carry states, dashed ones other values, dotted ones lead into the ways of an `if`;
@@ -97,8 +112,8 @@ def to_dot(program: Program, automata: Mapping[Constraint, Compressed] | None = 
 
     Args:
         program: what to draw.
-        automata: views of its constraints; each is a cluster, and the gens that are held to it
-            point there. Double circles are where a text may end.
+        beside: automata of its constraints; each is a cluster, to which the gens point that are
+            held to it. Double circles are where a text may end.
     """
     picture = picture_of(program)
     lines = [
@@ -110,25 +125,22 @@ def to_dot(program: Program, automata: Mapping[Constraint, Compressed] | None = 
             f"  {a.source} -> {a.target} [label={dot_text(a.label)}, {_ARROW_STYLES[a.kind]}];"
             for a in picture.arrows
         ),
-        *_dot_automata(picture, automata or {}),
+        *(line for number, one in enumerate(beside) for line in _dot_beside(one, f"c{number}")),
         "}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _dot_automata(picture: Picture, automata: Mapping[Constraint, Compressed]) -> Iterator[str]:
-    for number, (constraint, view) in enumerate(automata.items()):
-        source = constraint.source
-        label = f"{constraint.kind} {source if isinstance(source, str) else list(source)}"
-        if len(label) > LONGEST_LABEL:
-            label = label[: LONGEST_LABEL - 1] + "…"
-        yield f"  subgraph cluster_c{number} {{"
-        yield f"    label={dot_text(label)};"
-        yield from dot_lines(view, f"c{number}s", "    ")
-        yield "  }"
-        for box in picture.boxes():
-            if constraint in box.constraints:
-                yield f"  {box.id} -> c{number}s0 [style=dotted, arrowhead=none];"
+def _dot_beside(one: Beside, name: str) -> Iterator[str]:
+    label = one.label
+    if len(label) > LONGEST_LABEL:
+        label = label[: LONGEST_LABEL - 1] + "…"
+    yield f"  subgraph cluster_{name} {{"
+    yield f"    label={dot_text(label)};"
+    yield from dot_lines(one.view, f"{name}s", "    ")
+    yield "  }"
+    for node in one.nodes:
+        yield f"  n{node} -> {name}s0 [style=dotted, arrowhead=none];"
 
 
 def _dot_group(group: Group, indent: str, *, top: bool = False) -> Iterator[str]:

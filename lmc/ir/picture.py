@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from lmc.ir.analysis import gens
 from lmc.ir.core import Program, Region, Value
 from lmc.ir.ops import If
 from lmc.ir.printer import name_values, printed_lines
 from lmc.ir.types import STATE
-from lmc.params import Constraint
 
 __all__ = ["Arrow", "Box", "Group", "Picture", "picture_of"]
 
@@ -22,17 +20,11 @@ ArrowKind = Literal["state", "data", "control"]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A parameter or a node.
-
-    Attributes:
-        op: its mnemonic; `param` for parameters.
-        constraints: what its gens are held to.
-    """
+    """A parameter or a node; `op` is its mnemonic, `param` for parameters."""
 
     id: str
     label: str
     op: str
-    constraints: tuple[Constraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +78,7 @@ class _Drawing:
         self.lines = {id(ln.node): ln.text for ln in printed_lines(program) if ln.node}
         self.arrows: list[Arrow] = []
         self.made_by: dict[Value, str] = {}
-        self.count = 0  # of nodes and of groups so far: ids are unique
+        self.count = 0  # of nodes so far, in printed order: they and groups are named by it
 
     def picture(self) -> Picture:
         params = []
@@ -105,8 +97,7 @@ class _Drawing:
             line = self.lines[id(node)].strip().removesuffix(" {")
             if len(line) > LONGEST_LABEL:
                 line = line[: LONGEST_LABEL - 1] + "…"
-            held = tuple(p.constraint for _, p in gens(node.op) if p.constraint is not None)
-            boxes.append(Box(box_id, line, node.op.mnemonic, held))
+            boxes.append(Box(box_id, line, node.op.mnemonic))
             for value in dict.fromkeys(node.op.value_operands()):
                 kind: ArrowKind = "state" if value.type == STATE else "data"
                 self.arrows.append(

@@ -73,21 +73,34 @@ def test_dot_shows_the_automata_of_gens(invoke: Invoke, write: Write) -> None:
         import lmc
 
         @lmc.jit
-        def p(s):
+        def p(s, x):
             for f, word in zip(forks := s.fork(2), "xy"):
-                f += word + lmc.gen("a", regex='"ok"(?:yes|no)')
+                f += word
+                f += lmc.gen("a", regex='"ok"(?:yes|no)')
             forks.join()
             s += lmc.gen("b", regex="[a-z]{500}")
             s += lmc.gen("c")
+            s += "A: " + lmc.gen("d", choices=["f", "g"]) + ", " + lmc.gen("e", regex="h")
+            s += "Again: " + lmc.gen("i", regex="[jk]") + x + lmc.gen("l", regex="[mn]")
         """,
     )
     dot = invoke("compile", "p.py", "--emit", "dot").stdout
-    assert dot.count("subgraph cluster_c") == 2
+    labels = re.findall(r'subgraph cluster_c\d+ \{\n    label="(.*)";', dot)
+    assert labels == [
+        r"regex \"ok\"(?:yes|no)", "regex [a-z]{500}", "template {d}, {e}",
+        "regex [jk]", "regex [mn]",
+    ]  # fmt: skip
     assert r'c0s0 -> c0s1 [label="\"\"ok\"\""];' in dot
     assert 'c0s1 -> c0s2 [label="\\"yes\\""];' in dot
     assert len(re.findall(r"n\d+ -> c0s0 ", dot)) == 2  # both gens, one automaton
     assert dot.count("c1s") < 200
     assert "c1smore" in dot
+    assert '[label="[fg], then \\", h\\""];' in dot
+    ops = dict(re.findall(r'^ *(n\d+) \[label="[^"]*?= (lm\.\w+)', dot, re.MULTILINE))
+    held = re.findall(r"(n\d+) -> (c\d)s0 ", dot)
+    assert [(ops[node], c) for node, c in held if c != "c0"] == [
+        ("lm.gen", "c1"), ("lm.match", "c2"), ("lm.match", "c3"), ("lm.match", "c4")
+    ]  # fmt: skip
     if shutil.which("dot"):
         subprocess.run(["dot", "-Tsvg"], input=dot.encode(), check=True, capture_output=True)
 

@@ -52,9 +52,12 @@ def test_constraints_of_every_kind(invoke: Invoke, write: Write) -> None:
         def p(s):
             s += lmc.gen("a", json_schema={"enum": [10, 11]}, whitespace="pretty", waive="format")
             s += lmc.gen("b", ebnf='start: a\na: b a "x" | "y"\nb: "z"?')
+            s += "A: " + lmc.gen("c", choices=["f", "g"]) + ", " + lmc.gen("d", regex="h")
         """,
     )
     out = invoke("explain", "p.py").stdout
+    assert "c (p.py:7), d (p.py:7): template {c}, {d}" in out
+    assert "3 of 4 bytes of the shortest text" in out
     assert re.search(
         r'json_schema \{"enum": \[10, 11\]\}, whitespace pretty, waive format\n +\d+ states\n', out
     )
