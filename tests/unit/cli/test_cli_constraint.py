@@ -61,12 +61,19 @@ def test_schemas_come_as_text_or_from_a_file(invoke: Invoke, write: Write) -> No
     write("schema.json", json.dumps(schema))
     for source in ("schema.json", json.dumps(schema)):
         out = invoke("constraint", "--json-schema", source, "--whitespace", "pretty").stdout
-        assert "at most 1, of 15 bytes" in out
+        assert "  texts     1, of 15 bytes\n" in out
         assert r"""'{\n  "a": null\n}'""" in out
     odd = '{"type": "string", "format": "odd", "maxLength": 1}'
     refused = invoke("constraint", "--json-schema", odd, code=2).stderr
     assert "the format 'odd' is not known" in refused
     invoke("constraint", "--json-schema", odd, "--waive", "format")
+
+
+def test_counts_of_open_objects_are_bounds(invoke: Invoke) -> None:
+    schema = {"type": "object", "maxProperties": 2, "propertyNames": {"pattern": "^[ab]$"},
+              "additionalProperties": {"const": "x"}}  # fmt: skip
+    out = invoke("constraint", "--json-schema", json.dumps(schema)).stdout
+    assert "  texts     at most 7, of 2 bytes to" in out  # five, and two that have a key twice
 
 
 def test_samples_repeat_no_key(invoke: Invoke) -> None:
