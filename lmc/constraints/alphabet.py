@@ -53,6 +53,17 @@ class Spelling:
             return int(self.first[byte])
         return int(self.later[node, byte & 63]) if byte & 0xC0 == 0x80 else INVALID
 
+    def bytes_of(self, node: int, classes: int) -> int:
+        """The bytes that lead on from `node` to a character of these classes, a bit for each."""
+        targets = self.later[node] if node else self.first
+        found = 0
+        for byte, target in enumerate(targets.tolist()):
+            if target != INVALID:
+                below = 1 << (LEAF - target) if target <= LEAF else self.below[target]
+                if below & classes:
+                    found |= 1 << (byte | 0x80 if node else byte)
+        return found
+
 
 class Alphabet:
     """The classes of a family of character sets.

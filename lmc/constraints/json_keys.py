@@ -13,9 +13,13 @@ Costs       nothing where no key can be repeated; else a look at the tokens that
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from lmc.constraints.automaton import Automaton
 from lmc.constraints.machine import DEAD, Machine
@@ -110,37 +114,54 @@ class Keys:
 
 
 class _Quotes:
-    """Which tokens hold a whole key, or begin one; found out once a vocabulary."""
+    """Which tokens may repeat a key; what is known of that for one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.whole: dict[bytes, list[int]] = {}
-        self.begun: dict[bytes, list[int]] = {}
-        self._suspects: dict[frozenset[bytes], frozenset[int]] = {}
-        for token, text in enumerate(vocabulary.token_bytes):
-            if text is None or b'"' not in text:
-                continue
-            _, *parts = text.split(b'"')
-            for part in parts[:-1]:
-                self.whole.setdefault(part, []).append(token)
-            if parts[-1]:
-                self.begun.setdefault(parts[-1], []).append(token)
+        self._tokens = vocabulary.trie.tokens
+        self._texts = [vocabulary.token_bytes[t] or b"" for t in self._tokens.tolist()]  # sorted
+        self._whole: dict[bytes, list[int]] = {}
+        self._begun: dict[bytes, list[int]] = {}
+        self._suspects: dict[tuple[frozenset[bytes], bytes | None], npt.NDArray[np.int32]] = {}
+        for token, text in zip(self._tokens.tolist(), self._texts, strict=True):
+            if b'"' in text:
+                _, *parts = text.split(b'"')
+                for part in parts[:-1]:
+                    self._whole.setdefault(part, []).append(token)
+                if parts[-1]:
+                    self._begun.setdefault(parts[-1], []).append(token)
 
-    def suspects(self, used: frozenset[bytes]) -> frozenset[int]:
-        """The tokens that hold one of these keys, or begin with it behind a quotation mark."""
-        known = self._suspects.get(used)
+    def suspects(self, used: frozenset[bytes], key: bytes | None) -> npt.NDArray[np.int32]:
+        """The tokens that may repeat a key, or lead to where only that is left.
+
+        Those that hold one of the keys, or begin with it behind a quotation mark; and, where `key`
+        was read of one, those that go on with it.
+        """
+        known = self._suspects.get((used, key))
         if known is None:
             if len(self._suspects) >= _REMEMBERED:
                 self._suspects.clear()
-            known = self._suspects[used] = self._look_up(used)
+            found: set[int] = set()
+            for other in used:
+                found.update(self._whole.get(other, ()))
+                for size in range(1, len(other) + 1):
+                    found.update(self._begun.get(other[:size], ()))
+                if key is not None and other.startswith(key):
+                    found.update(self._along(other[len(key) :]))
+            known = np.array(sorted(found), dtype=np.int32)
+            self._suspects[used, key] = known
         return known
 
-    def _look_up(self, used: frozenset[bytes]) -> frozenset[int]:
-        found: set[int] = set()
-        for key in used:
-            found.update(self.whole.get(key, ()))
-            for size in range(1, len(key) + 1):
-                found.update(self.begun.get(key[:size], ()))
-        return frozenset(found)
+    def _along(self, rest: bytes) -> Iterator[int]:
+        """The tokens that are a beginning of `rest` and a quotation mark, or begin with it."""
+        for size in range(1, len(rest) + 1):
+            low = bisect_left(self._texts, rest[:size])
+            high = low
+            while high < len(self._texts) and self._texts[high] == rest[:size]:
+                high += 1
+            yield from self._tokens[low:high].tolist()
+        low = bisect_left(self._texts, rest + b'"')
+        high = bisect_left(self._texts, rest + bytes((_QUOTE + 1,)), low)
+        yield from self._tokens[low:high].tolist()
 
 
 _known: weakref.WeakKeyDictionary[Vocabulary, _Quotes] = weakref.WeakKeyDictionary()
@@ -209,26 +230,13 @@ class JsonMatcher(TokenMatcher):
         return last[2]
 
     def _checked(self, row: MaskArray) -> MaskArray:
-        bad = [t for t in self._suspects() if row[t] and not self._fits(t)]
+        suspects = self._quotes.suspects(self._keys.used, self._keys.key)
+        bad = [t for t in suspects[row[suspects]].tolist() if not self._fits(t)]
         if not bad:
             return row
         row = row.copy()
         row[bad] = False
         return self.vocabulary.shared_row(row)
-
-    def _suspects(self) -> frozenset[int]:
-        """The tokens that may repeat a key, or lead to where only that is left."""
-        used, key = self._keys.used, self._keys.key
-        found = self._quotes.suspects(used)
-        if key is None:
-            return found
-        more = {
-            token
-            for other in used
-            if other.startswith(key)
-            for token in _along(self.vocabulary, other[len(key) :] + b'"')
-        }
-        return found | more
 
     def _fits(self, token: int) -> bool:
         """Whether a token that the automaton allows repeats no key, now or later."""
@@ -249,21 +257,6 @@ class JsonMatcher(TokenMatcher):
         return place == DEAD or _leads_elsewhere(machine, place, left)
 
 
-def _along(vocabulary: Vocabulary, text: bytes) -> Iterator[int]:
-    """The tokens that are a beginning of `text`, or begin with it."""
-    trie = vocabulary.trie
-    at, stop = 0, len(trie)
-    for depth, byte in enumerate(text):
-        while at < stop and trie.byte[at] != byte:
-            at = int(trie.skip[at])
-        if at >= stop:
-            return
-        end = int(trie.skip[at])
-        last = at + 1 if depth < len(text) - 1 else end
-        yield from trie.tokens[trie.tokens_at[at] : trie.tokens_at[last]].tolist()
-        at, stop = at + 1, end
-
-
 def _leads_elsewhere(machine: Machine, place: int, texts: frozenset[bytes]) -> bool:
     """Whether anything but one of `texts` can follow."""
     stack = [(place, texts)]
@@ -273,13 +266,11 @@ def _leads_elsewhere(machine: Machine, place: int, texts: frozenset[bytes]) -> b
         for text in left:
             if text:
                 following.setdefault(text[0], set()).add(text[1:])
-        for byte in range(256):
-            after = machine.step(at, byte)
-            if after == DEAD:
-                continue
-            rest = following.get(byte)
-            if rest is None:
-                return True
-            if b"" not in rest:
-                stack.append((after, frozenset(rest)))
+        known = sum(1 << byte for byte in following)
+        possible = machine.next_bytes(at)
+        if possible & ~known:
+            return True
+        for byte, rest in following.items():
+            if possible >> byte & 1 and b"" not in rest:
+                stack.append((machine.step(at, byte), frozenset(rest)))
     return False

@@ -59,6 +59,7 @@ class Machine:
         self._accepting: list[bool] = []
         self._live: dict[Term, bool] = {}
         self._least: dict[int, int] = {}
+        self._next_bytes: dict[int, int] = {}
         self._widening: dict[int, Callable[[Term], Term]] = {}
         self.nodes = len(self.alphabet.spelling.below)
         self._words = (self.alphabet.size + 63) // 64
@@ -138,12 +139,17 @@ class Machine:
             return None
         match term.kind:
             case Kind.CAT:
-                found = True
+                chain: list[Term] = []  # in a loop: hundreds of members in a row must not recurse
                 rest = term
-                while found and rest.kind == Kind.CAT and not rest.plain:
-                    found = self._is_live(rest.args[0])
+                while rest.kind == Kind.CAT and not (rest.plain or rest.open):
+                    if rest in self._live:
+                        break
+                    chain.append(rest)
                     rest = rest.args[1]
-                found = found and self._is_live(rest)
+                found = self._is_live(rest)
+                for part in reversed(chain):
+                    found = found and self._is_live(part.args[0])
+                    self._live[part] = found
             case Kind.ALT:
                 found = any(self._is_live(t) for t in term.args)
             case Kind.REP:
@@ -195,6 +201,16 @@ class Machine:
             return after if after == DEAD else after * self.nodes
         below = self.alphabet.spelling.below[target]
         return state * self.nodes + target if below & self.moves_mask(state) else DEAD
+
+    def next_bytes(self, place: int) -> int:
+        """The bytes that can come next, a bit for each."""
+        known = self._next_bytes.get(place)
+        if known is None:
+            state, node = divmod(place, self.nodes)
+            moves = self.moves_mask(state)
+            known = self.alphabet.spelling.bytes_of(node, moves)
+            self._next_bytes[place] = known
+        return known
 
     def run(self, place: int, text: bytes) -> int:
         """The place after `text`, or `DEAD`."""
