@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,7 @@ class Alphabet:
         size: how many classes there are; at least one.
         full: all of them.
         classes: the characters of each class.
+        ascii: how many characters below U+0080 are in each class.
     """
 
     def __init__(self, sets: Iterable[CharSet]) -> None:
@@ -97,11 +98,16 @@ class Alphabet:
         self._edge_list: list[int] = edges.tolist()
         self._id_list: list[int] = ids.tolist()
         self._masks: dict[CharSet, int] = {}
+        self._firsts: dict[int, int] = {}
+        self._weights: dict[int, int] = {}
+        self._classes: dict[int, int] = {}
         for row_of, chars in enumerate(known, start=1):
             held = set(ids[inside[row_of]].tolist()) - {INVALID}
             self._masks[chars] = sum(1 << c for c in held)
         self.classes = self._members()
         self.spelling = _spelling(edges, ids)
+        ascii_classes = LEAF - self.spelling.first[:_ASCII]
+        self.ascii: list[int] = np.bincount(ascii_classes, minlength=self.size).tolist()
         self._least = [_utf8_length(c.edges[0]) for c in self.classes]
 
     def mask(self, chars: CharSet) -> int:
@@ -115,6 +121,48 @@ class Alphabet:
     def least_bytes(self, mask: int) -> int:
         """The length in bytes of the shortest character in a set of classes."""
         return min(self._least[c] for c in bits(mask))
+
+    def firsts(self, mask: int) -> int:
+        """The bytes with which only characters of a set of classes begin, a bit for each."""
+        known = self._firsts.get(mask)
+        if known is None:
+            of_class = self._first_bytes
+            known = others = 0
+            for c in bits(mask):
+                known |= of_class[c]
+            for c in bits(self.full & ~mask):
+                others |= of_class[c]
+            known = self._firsts[mask] = known & ~others
+        return known
+
+    @cached_property
+    def _first_bytes(self) -> list[int]:
+        """For each class, the bytes with which its characters begin."""
+        found = [0] * self.size
+        for byte, target in enumerate(self.spelling.first.tolist()):
+            if target != INVALID:
+                below = 1 << (LEAF - target) if target <= LEAF else self.spelling.below[target]
+                for c in bits(below):
+                    found[c] |= 1 << byte
+        return found
+
+    def weight(self, mask: int) -> int:
+        """How many characters below U+0080 are in a set of classes."""
+        known = self._weights.get(mask)
+        if known is None:
+            known = self._weights[mask] = sum(self.ascii[c] for c in bits(mask))
+        return known
+
+    def classes_of(self, firsts: int) -> int:
+        """The classes of the characters that begin with these bytes."""
+        found = self._classes.get(firsts)
+        if found is None:
+            found = 0
+            for byte in bits(firsts):
+                target = int(self.spelling.first[byte])
+                found |= 1 << (LEAF - target) if target <= LEAF else self.spelling.below[target]
+            self._classes[firsts] = found
+        return found
 
     def single(self, mask: int) -> int | None:
         """The code point of the only character in a set of classes, or None if there are more."""

@@ -8,7 +8,7 @@ Source      Brzozowski, Derivatives of Regular Expressions, 1964; Owens, Reppy a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from lmc.constraints.terms import UNBOUNDED, Arena, Kind, Moves, Term
 
@@ -236,39 +236,3 @@ class Derivatives:
                 return self.at_mark(term.body)
             case _:
                 return self.arena.empty
-
-    def saturate(self, limit: int) -> Callable[[Term], Term]:
-        """A rewriting of plain terms that keeps what the next `limit` characters can be.
-
-        Bounds of counters that lie further than `limit` are moved to infinity, so that counters
-        far from their end become the same term. It says nothing about where texts may end.
-        """
-        done: dict[Term, Term] = {}
-
-        def rewrite(term: Term) -> Term:
-            known = done.get(term)
-            if known is not None:
-                return known
-            match term.kind:
-                case Kind.CAT:
-                    chain: list[Term] = []  # in a loop: texts are long chains
-                    rest = term
-                    while rest.kind == Kind.CAT and rest not in done:
-                        chain.append(rest)
-                        rest = rest.args[1]
-                    made = rewrite(rest)
-                    for part in reversed(chain):
-                        made = done[part] = self.arena.cat(rewrite(part.args[0]), made)
-                case Kind.ALT:
-                    made = self.arena.alt(rewrite(t) for t in term.args)
-                case Kind.REP:
-                    item, low, high = term.args
-                    if high == UNBOUNDED or high > limit:
-                        high = UNBOUNDED
-                    made = self.arena.rep(rewrite(item), min(low, limit + 1), high)
-                case _:
-                    made = term
-            done[term] = made
-            return made
-
-        return rewrite

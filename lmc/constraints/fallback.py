@@ -22,7 +22,7 @@ from lmc.constraints.automaton import Automaton
 from lmc.constraints.expression import NEVER
 from lmc.constraints.machine import Machine
 from lmc.constraints.matcher import TokenMatcher
-from lmc.constraints.tables import MaskArray
+from lmc.constraints.rows import MaskArray
 from lmc.constraints.vocabulary import Vocabulary
 from lmc.errors import ConstraintError, PlanError
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from lmc.constraints.automaton import Automaton
 from lmc.constraints.machine import DEAD, Machine
 from lmc.constraints.matcher import TokenMatcher
-from lmc.constraints.tables import MaskArray
+from lmc.constraints.rows import MaskArray
 from lmc.constraints.vocabulary import Vocabulary
 
 __all__ = ["JsonAutomaton", "JsonMatcher", "Keys"]
@@ -49,6 +49,15 @@ class _Level:
 
     keys: frozenset[bytes] | None
     outer: _Level | None
+
+    def path(self) -> tuple[frozenset[bytes] | None, ...]:
+        """The keys of this level and of those around it."""
+        found = []
+        level: _Level | None = self
+        while level is not None:
+            found.append(level.keys)
+            level = level.outer
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +130,7 @@ class _Quotes:
         self._texts = [vocabulary.token_bytes[t] or b"" for t in self._tokens.tolist()]  # sorted
         self._whole: dict[bytes, list[int]] = {}
         self._begun: dict[bytes, list[int]] = {}
+        self._of_key: dict[bytes, frozenset[int]] = {}
         self._suspects: dict[tuple[frozenset[bytes], bytes | None], npt.NDArray[np.int32]] = {}
         for token, text in zip(self._tokens.tolist(), self._texts, strict=True):
             if b'"' in text:
@@ -138,18 +148,25 @@ class _Quotes:
         """
         known = self._suspects.get((used, key))
         if known is None:
-            if len(self._suspects) >= _REMEMBERED:
-                self._suspects.clear()
+            _make_room(self._suspects)
             found: set[int] = set()
             for other in used:
-                found.update(self._whole.get(other, ()))
-                for size in range(1, len(other) + 1):
-                    found.update(self._begun.get(other[:size], ()))
+                found |= self._behind_a_quote(other)
                 if key is not None and other.startswith(key):
                     found.update(self._along(other[len(key) :]))
-            known = np.array(sorted(found), dtype=np.int32)
+            known = np.array(list(found), dtype=np.int32)
             self._suspects[used, key] = known
         return known
+
+    def _behind_a_quote(self, key: bytes) -> frozenset[int]:
+        found = self._of_key.get(key)
+        if found is None:
+            _make_room(self._of_key)
+            tokens = set(self._whole.get(key, ()))
+            for size in range(1, len(key) + 1):
+                tokens.update(self._begun.get(key[:size], ()))
+            found = self._of_key[key] = frozenset(tokens)
+        return found
 
     def _along(self, rest: bytes) -> Iterator[int]:
         """The tokens that are a beginning of `rest` and a quotation mark, or begin with it."""
@@ -162,6 +179,11 @@ class _Quotes:
         low = bisect_left(self._texts, rest + b'"')
         high = bisect_left(self._texts, rest + bytes((_QUOTE + 1,)), low)
         yield from self._tokens[low:high].tolist()
+
+
+def _make_room(kept: dict[Any, Any]) -> None:
+    if len(kept) >= _REMEMBERED:
+        kept.clear()
 
 
 _known: weakref.WeakKeyDictionary[Vocabulary, _Quotes] = weakref.WeakKeyDictionary()
@@ -230,13 +252,25 @@ class JsonMatcher(TokenMatcher):
         return last[2]
 
     def _checked(self, row: MaskArray) -> MaskArray:
-        suspects = self._quotes.suspects(self._keys.used, self._keys.key)
-        bad = [t for t in suspects[row[suspects]].tolist() if not self._fits(t)]
+        keys = self._keys
+        suspects = self._quotes.suspects(keys.used, keys.key)
+        if not row[suspects].any():
+            return row
+        # What fits depends on nothing but the place and the keys of all levels.
+        assert keys.level is not None, "keys were used"
+        at = (self._place, keys.level.path(), keys.key, keys.quoted, keys.escape, keys.due)
+        bad = self._table.repeats.get(at)
+        if bad is None:
+            _make_room(self._table.repeats)
+            allowed = suspects[self._table.mask(self._place)[suspects]]
+            bad = tuple(t for t in allowed.tolist() if not self._fits(t))
+            self._table.repeats[at] = bad
         if not bad:
             return row
         row = row.copy()
-        row[bad] = False
-        return self.vocabulary.shared_row(row)
+        row[list(bad)] = False
+        row.flags.writeable = False
+        return row
 
     def _fits(self, token: int) -> bool:
         """Whether a token that the automaton allows repeats no key, now or later."""

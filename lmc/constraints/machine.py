@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +28,14 @@ from lmc.constraints.charset import CharSet
 from lmc.constraints.derivatives import Derivatives
 from lmc.constraints.expression import Expression
 from lmc.constraints.terms import Arena, Kind, Term
+from lmc.constraints.widening import Widening
 
-__all__ = ["DEAD", "UNKNOWN", "Machine"]
+__all__ = ["DEAD", "FAR", "UNKNOWN", "Machine"]
 
 DEAD = -1
 UNKNOWN = -2
+_WIDE_LOOP = 12  # bytes; of fewer characters so few tokens are made that a walk is as fast
+FAR = 256  # bytes; hardly any vocabulary has longer tokens
 _MOST_SEARCHED = 200_000  # states looked at to find out whether anything can match
 
 
@@ -45,6 +48,8 @@ class Machine:
         rows: int32, shape (capacity, classes): next states, `DEAD` or `UNKNOWN`.
         filled: uint8, shape (capacity,): which rows are known.
         alive: uint64, shape (capacity, words): the classes that lead to a state, of filled rows.
+        loops: int32, shape (capacity,): for filled rows, the name of the set of first bytes that
+            the state loops over (`loop_sets`), 0 if there are none to speak of.
         below: uint64, shape (nodes, words): the classes that can still come of each node.
         start: the first place, or None if nothing matches.
     """
@@ -60,7 +65,7 @@ class Machine:
         self._live: dict[Term, bool] = {}
         self._least: dict[int, int] = {}
         self._next_bytes: dict[int, int] = {}
-        self._widening: dict[int, Callable[[Term], Term]] = {}
+        self._widening = Widening(self._derivatives, self._is_live, FAR)
         self.nodes = len(self.alphabet.spelling.below)
         self._words = (self.alphabet.size + 63) // 64
         self.below = np.array(
@@ -69,6 +74,10 @@ class Machine:
         self.rows = np.full((16, self.alphabet.size), UNKNOWN, dtype=np.int32)
         self.filled = np.zeros(16, dtype=np.uint8)
         self.alive = np.zeros((16, self._words), dtype=np.uint64)
+        self.loops = np.zeros(16, dtype=np.int32)
+        self.loop_sets = [0]
+        self._loop_names: dict[int, int] = {}
+        self._indices: dict[int, npt.NDArray[np.int64]] = {}
         self.start = self._number(first) * self.nodes if self._is_live(first) else None
 
     def __len__(self) -> int:
@@ -100,6 +109,7 @@ class Machine:
         # `filled` last: who sees a row as filled finds it in `rows` and `alive`.
         self.rows = doubled(self.rows, UNKNOWN)
         self.alive = doubled(self.alive, 0)
+        self.loops = doubled(self.loops, 0)
         self.filled = doubled(self.filled, 0)
 
     def fill(self, state: int) -> None:
@@ -107,19 +117,57 @@ class Machine:
         with self._lock:
             if self.filled[state]:
                 return
-            row = np.full(self.alphabet.size, DEAD, dtype=np.int32)
+            targets: list[tuple[int, int]] = []
             alive = 0
-            for mask, after in self._derivatives.moves(self._terms[state]):
+            term = self._terms[state]
+            for mask, after in self._derivatives.moves(term):
+                if after is term:
+                    self.loops[state] = self._loop_name(mask)
                 if self._is_live(after):
-                    target = self._number(after)
+                    targets.append((mask, self._number(after)))
                     alive |= mask
-                    if mask & (mask - 1):
-                        row[list(bits(mask))] = target
-                    else:
-                        row[mask.bit_length() - 1] = target
-            self.rows[state] = row
-            self.alive[state] = self._in_words(alive)
+            row = self.rows[state]
+            row[:] = DEAD
+            for mask, target in targets:
+                if mask & (mask - 1):
+                    row[self._members(mask)] = target
+                else:
+                    row[mask.bit_length() - 1] = target
+            if self._words == 1:
+                self.alive[state, 0] = alive
+            else:
+                self.alive[state] = self._in_words(alive)
             self.filled[state] = 1
+
+    def _members(self, mask: int) -> npt.NDArray[np.int64]:
+        found = self._indices.get(mask)
+        if found is None:
+            found = self._indices[mask] = np.array(list(bits(mask)), dtype=np.int64)
+        return found
+
+    def most(self, state: int) -> tuple[int, int]:
+        """The state that most ASCII characters lead to, and the classes that lead there."""
+        with self._lock:
+            moves = self._derivatives.moves(self._terms[state])
+            weight = self.alphabet.weight
+            mask, after = max(moves, key=lambda move: weight(move[0]), default=(0, None))
+            if after is None or not self._is_live(after):
+                return state, 0
+            return self._number(after), mask
+
+    def _loop_name(self, mask: int) -> int:
+        name = self._loop_names.get(mask)
+        if name is None:
+            firsts = self.alphabet.firsts(mask)
+            if firsts.bit_count() < _WIDE_LOOP:
+                name = 0
+            elif firsts in self.loop_sets:
+                name = self.loop_sets.index(firsts)
+            else:
+                name = len(self.loop_sets)
+                self.loop_sets.append(firsts)
+            self._loop_names[mask] = name
+        return name
 
     def _is_live(self, term: Term) -> bool:
         """Whether any text can follow."""
@@ -299,17 +347,28 @@ class Machine:
                     heapq.heappush(heap, (total, target))
         raise AssertionError("a state that exists can be completed")
 
+    def room(self, state: int, classes: int) -> tuple[int, int, int] | None:
+        """How many characters of `classes` may follow in a row, surely and at most.
+
+        See `Widening.room`; instead of classes, the bytes with which their characters begin.
+        """
+        with self._lock:
+            found = self._widening.room(self._terms[state], classes)
+        if found is None:
+            return None
+        sure, most, out = found
+        return sure, most, self.alphabet.spelling.bytes_of(0, out)
+
     def widened(self, place: int, limit: int) -> int:
         """A place from which the same next `limit` bytes are possible, the same for many places.
 
-        Counters further than `limit` from their bounds are taken for unbounded; see
-        `Arena.saturate`. The two places may differ in whether the text may end.
+        Counters further than `limit` from their bounds are taken for unbounded; see `widening`.
+        The two places may differ in whether the text may end.
         """
         state, node = divmod(place, self.nodes)
-        term = self._terms[state]
-        if not term.plain:
-            return place
         with self._lock:
-            rewrite = self._widening.setdefault(limit, self._derivatives.saturate(limit))
-            wide = self._number(rewrite(term))
+            term = self._terms[state]
+            if not self._widening.counts(term, limit):
+                return place
+            wide = self._number(self._widening.widened(term, limit))
         return wide * self.nodes + node

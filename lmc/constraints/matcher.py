@@ -5,7 +5,8 @@ from __future__ import annotations
 from lmc.constraints.automaton import Automaton
 from lmc.constraints.forcing import Path
 from lmc.constraints.machine import DEAD
-from lmc.constraints.tables import MaskArray, TokenTable
+from lmc.constraints.rows import MaskArray
+from lmc.constraints.tables import TokenTable
 from lmc.constraints.vocabulary import Vocabulary
 from lmc.errors import ConstraintError
 

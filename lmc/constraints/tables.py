@@ -10,28 +10,51 @@ Costs       a mask that is kept is a dictionary look-up; a new one is a walk of 
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lmc.constraints.alphabet import bits
 from lmc.constraints.closing import Closer
 from lmc.constraints.forcing import Forced, Path, forced_text, forced_tokens, last, settled
-from lmc.constraints.machine import DEAD, Machine
+from lmc.constraints.machine import DEAD, FAR, Machine
+from lmc.constraints.rows import MaskArray, Row
 from lmc.constraints.spelling_out import Speller, spells_all
-from lmc.constraints.walking import walk
+from lmc.constraints.walking import kernels_ready, walk, walk_beside, walk_exits
 
 if TYPE_CHECKING:
+    from lmc.constraints.slices import Slice
     from lmc.constraints.vocabulary import Vocabulary
 
-__all__ = ["MaskArray", "TokenTable"]
+__all__ = ["TokenTable"]
 
-MaskArray = npt.NDArray[np.bool_]
+Tokens = npt.NDArray[np.int32]
 
-_MOST_ROWS = 2048  # different rows that one table keeps; at 49,000 tokens a row is 49 KB
+_MOST_BYTES = 4 << 20  # of rows that one table keeps, without their arrays
 _MOST_STEPS = 200_000
 _RECENT = 3  # tokens before a place that decide how what follows is cut
 _ORDINARY = 16  # bytes; hardly one token of a hundred is longer
+_WIDE_SET = 12  # first bytes; of fewer characters so few tokens are made that a walk is as fast
+_WIDE_SLICE = 256  # tokens
+_NONE = np.empty(0, dtype=np.int32)
+_LONG_RUN = 64  # states
+_MOST_STEPPED = 12  # tokens looked at one by one; more are found by a walk
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Tokens: those of the slice `base` with at most `chars` characters, `tokens`, not `gone`.
+
+    `classes` are those of the characters of the slice.
+    """
+
+    base: Slice | None
+    chars: int
+    tokens: Tokens
+    gone: Tokens
+    classes: int
 
 
 class TokenTable:
@@ -42,9 +65,10 @@ class TokenTable:
         # Who calls holds the machine.
         self.machine: Machine = weakref.proxy(machine)
         self.vocabulary = vocabulary
-        self._masks: dict[int, MaskArray] = {}
-        self._short: dict[int, MaskArray] = {}
-        self._held: dict[int, MaskArray] = {}
+        self._masks: dict[int, Row] = {}
+        self._wide: dict[int, tuple[_Found, Tokens]] = {}
+        self.repeats: dict[Any, tuple[int, ...]] = {}  # see `json_keys`
+        self.size = 0  # bytes of the rows that are kept, about, without their arrays
         self._steps: dict[tuple[int, int], int] = {}
         self._forced: dict[int, Forced] = {}
         self._remaining: dict[int, str | None] = {}
@@ -52,44 +76,144 @@ class TokenTable:
         whole = spells_all(machine, vocabulary)
         self.speller = None if whole else Speller(self.machine, vocabulary)
         self.closer = Closer(self.machine, vocabulary)
-        self.nothing = vocabulary.shared_row(np.zeros(len(vocabulary), dtype=np.bool_))
+        self._nothing = vocabulary.rows.row(None, 0, np.empty(0, dtype=np.int32))
 
     def mask(self, place: int) -> MaskArray:
         """The tokens that may come next, bool, shape (vocabulary,), read-only."""
         row = self._masks.get(place)
         if row is None:
-            row = self._text_row(place)
-            if self.machine.accepts(place) and self.vocabulary.eos:
-                row = row.copy()
-                row[list(self.vocabulary.eos)] = True
-                row = self.vocabulary.shared_row(row)
-            self._held[id(row)] = row
-            if len(self._held) > _MOST_ROWS:
-                self._held.clear()
-                self._masks.clear()
-                self._short.clear()
+            row = self._row(place)
+            self._make_room(row.size)
             self._masks[place] = row
-        return row
+        array = row.array
+        if array is None:
+            return self.vocabulary.rows.array(row)
+        row.used = True
+        return array
 
-    def _text_row(self, place: int) -> MaskArray:
-        """The tokens that are text and may come next."""
-        trie = self.vocabulary.trie
+    def _make_room(self, size: int) -> None:
+        self.size += size
+        if self.size > _MOST_BYTES:
+            self.size = size
+            self._masks.clear()
+            self._wide.clear()
+
+    def _row(self, place: int) -> Row:
+        ends = self.vocabulary.eos if self.machine.accepts(place) else ()
+        rows = self.vocabulary.rows
         if self.speller is not None:
-            return self.vocabulary.shared_row(self.speller.allowed(place))
+            allowed = np.flatnonzero(self.speller.allowed(place)).astype(np.int32)
+            return rows.row(None, 0, allowed, also=ends)
         # Far from the bounds of counters, what tokens of ordinary length may come does not depend
-        # on the count; the few that are longer are walked for every count.
+        # on the count; the few that are longer are looked at for every count.
         wide = self.machine.widened(place, _ORDINARY)
         if wide == place:
-            return self.vocabulary.shared_row(walk(self.machine, trie, place))
-        short = self._short.get(wide)
-        if short is None:
-            short = self._short[wide] = walk(self.machine, trie, wide, up_to=_ORDINARY)
-        longer = walk(self.machine, trie, place, above=_ORDINARY)
-        return self.vocabulary.shared_row(short | longer)
+            found = self._found(place)
+            return rows.row(found.base, found.chars, found.tokens, also=ends, without=found.gone)
+        kept = self._wide.get(wide)
+        if kept is None:
+            found = self._found(wide)
+            kept = self._wide[wide] = found, self._long_ones(found)
+            self._make_room(found.tokens.nbytes + found.gone.nbytes + 400)
+        found, long = kept
+        gone = self._not_at(place, found, long)
+        if len(found.gone):
+            gone = np.concatenate((found.gone, gone))
+        return rows.row(found.base, found.chars, found.tokens, also=ends, without=gone)
+
+    def _found(self, place: int) -> _Found:
+        """The tokens that are text and may come next: those of a slice, and others beside it."""
+        machine, trie = self.machine, self.vocabulary.trie
+        state, node = divmod(place, machine.nodes)
+        if node == 0 and kernels_ready(trie):
+            ahead, mask = machine.most(state)
+            wide = machine.alphabet.weight(mask) >= _WIDE_SET
+            if wide:
+                machine.fill(ahead)
+            loop = int(machine.loops[ahead]) if wide else 0
+            if loop:
+                firsts = machine.loop_sets[loop]
+                part = self.vocabulary.slice(firsts)
+                if part.count >= _WIDE_SLICE:
+                    found, gone = walk_beside(machine, trie, state, part, loop)
+                    classes = machine.alphabet.classes_of(firsts)
+                    return _Found(part, part.most_chars, found, gone, classes)
+            elif wide:
+                firsts = machine.alphabet.firsts(mask)
+                part = self.vocabulary.slice(firsts)
+                classes = machine.alphabet.classes_of(firsts)
+                run = self._run(state, part, classes) if part.count >= _WIDE_SLICE else None
+                if run is not None:
+                    found = walk_exits(machine, trie, part, run)
+                    return _Found(part, len(run) - 1, found, _NONE, classes)
+        return _Found(None, 0, walk(machine, trie, place), _NONE, 0)
+
+    def _run(self, state: int, part: Slice, classes: int) -> npt.NDArray[np.int32] | None:
+        """The state after 0, 1, .. characters of a slice, as far as they go; None if they part."""
+        machine = self.machine
+        inside = list(bits(classes))
+        states = [state]
+        while len(states) <= part.most_chars:
+            at = states[-1]
+            machine.fill(at)
+            after = machine.rows[at][inside]
+            to = int(after[0])
+            if (after != to).any() or len(states) > _LONG_RUN:
+                return None
+            if to == at:
+                states += [at] * (part.most_chars + 1 - len(states))
+            elif to == DEAD:
+                break
+            else:
+                states.append(to)
+        return np.array(states, dtype=np.int32)
+
+    def _long_ones(self, found: _Found) -> npt.NDArray[np.int32]:
+        size = self.vocabulary.sizes
+        beside = found.tokens[size[found.tokens] > _ORDINARY]
+        if found.base is None:
+            return beside
+        long = self.vocabulary.longer_than(_ORDINARY)
+        count = found.base.chars[long]
+        of_base = long[(count > 0) & (count <= found.chars)]
+        gone = found.gone[size[found.gone] > _ORDINARY]
+        if len(gone):
+            of_base = np.setdiff1d(of_base, gone)
+        return np.concatenate((of_base, beside))
+
+    def _not_at(self, place: int, found: _Found, long: npt.NDArray[np.int32]) -> Tokens:
+        """Which of the long tokens of a wider place may not come at `place`."""
+        if not len(long):
+            return long
+        room, sizes = None, self.vocabulary.sizes
+        if found.base is not None and self.vocabulary.trie.longest <= FAR:
+            room = self.machine.room(place // self.machine.nodes, found.classes)
+        if room is not None and found.base is not None:
+            sure, most, out = room
+            count = found.base.chars[long]
+            doubtful = long[(count > sure) & (count <= most)].tolist()
+            others = long[count == 0]
+            for token, size in zip(others.tolist(), sizes[others].tolist(), strict=True):
+                text = self.vocabulary.token_bytes[token] or b""
+                if size > sure or any(out >> byte & 1 for byte in text):
+                    doubtful.append(token)
+            if len(doubtful) <= _MOST_STEPPED:
+                gone = [t for t in doubtful if self.step(place, t) == DEAD]
+                beyond = long[count > most]
+                return np.concatenate((beyond, np.array(gone, dtype=np.int32))) if gone else beyond
+        allowed = walk(self.machine, self.vocabulary.trie, place, above=_ORDINARY)
+        return np.setdiff1d(long, allowed)
+
+    @property
+    def nothing(self) -> MaskArray:
+        """A row of no tokens."""
+        return self.vocabulary.rows.array(self._nothing)
 
     def mask_within(self, place: int, tokens: int) -> MaskArray:
         """The mask, without tokens after which the constraint needs more than `tokens` in all."""
-        return self.vocabulary.shared_row(self.closer.fitting(place, self.mask(place), tokens))
+        row = self.closer.fitting(place, self.mask(place), tokens)
+        row.flags.writeable = False
+        return row
 
     def step(self, place: int, token: int) -> int:
         """The place after a token that is text, or `DEAD`."""

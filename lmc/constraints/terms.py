@@ -360,6 +360,12 @@ class Arena:
                 return self.eps
         if any(t.kind == Kind.NOT and t.args[0] in members for t in members):
             return self.empty
+        # Of counters of the same items the narrowest says it all.
+        wide = [t for t in members if any(_includes(t, other) for other in members)]
+        for term in wide:
+            del members[term]
+        if len(members) == 1:
+            return next(iter(members))
         args = tuple(sorted(members, key=lambda t: t.number))
         known = self._made.get((Kind.AND, *args))
         if known is not None:
@@ -433,3 +439,18 @@ def _merge_spans(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((low, high))
     return merged
+
+
+def _includes(wide: Term, narrow: Term) -> bool:
+    """Whether both are counters of the same items, the one with the bounds of the other inside."""
+    if wide.kind != narrow.kind or wide is narrow:
+        return False
+    if wide.kind == Kind.CAT:
+        if wide.args[0] is not narrow.args[0]:
+            return False
+        wide, narrow = wide.args[1], narrow.args[1]
+    if wide.kind != Kind.REP or narrow.kind != Kind.REP or wide.args[0] is not narrow.args[0]:
+        return False
+    _, low, high = wide.args
+    _, low2, high2 = narrow.args
+    return bool(low <= low2 and (high == UNBOUNDED or 0 <= high2 <= high))

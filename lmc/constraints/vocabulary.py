@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,11 +20,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from lmc.constraints.rows import Rows
+
 if TYPE_CHECKING:
     from lmc.constraints.machine import Machine
+    from lmc.constraints.slices import Slice
     from lmc.constraints.tables import TokenTable
 
 __all__ = ["Trie", "Vocabulary"]
+
+_MOST_SLICES = 64
 
 
 @dataclass(frozen=True)
@@ -90,9 +96,9 @@ class Vocabulary:
         self.encode = encode
         self._lock = threading.Lock()
         self._tables: weakref.WeakKeyDictionary[Machine, TokenTable] = weakref.WeakKeyDictionary()
-        self._rows: weakref.WeakValueDictionary[bytes, npt.NDArray[np.bool_]] = (
-            weakref.WeakValueDictionary()
-        )
+        self._slices: OrderedDict[int, Slice] = OrderedDict()
+        self._longer: dict[int, npt.NDArray[np.int32]] = {}
+        self.rows = Rows(len(token_bytes))
 
     def __len__(self) -> int:
         return len(self.token_bytes)
@@ -109,6 +115,11 @@ class Vocabulary:
         for text in self.token_bytes:
             found.update(b"-" if text is None else b"%d " % len(text) + text)
         return found.hexdigest()
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int32]:
+        """How many bytes each token has, int32, shape (vocabulary,)."""
+        return np.array([len(b or b"") for b in self.token_bytes], dtype=np.int32)
 
     @cached_property
     def byte_tokens(self) -> frozenset[int]:
@@ -133,14 +144,26 @@ class Vocabulary:
                 table = self._tables[machine] = TokenTable(machine, self)
             return table
 
-    def shared_row(self, row: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """An equal row that others hold too, read-only."""
-        key = np.packbits(row).tobytes()
-        known = self._rows.get(key)
-        if known is None:
-            row.flags.writeable = False
-            known = self._rows.setdefault(key, row)
-        return known
+    def slice(self, firsts: int) -> Slice:
+        """The tokens made of characters that begin with certain bytes (a bit for each)."""
+        from lmc.constraints.walking import slice_by
+
+        with self._lock:
+            found = self._slices.get(firsts)
+            if found is None:
+                found = self._slices[firsts] = slice_by(self.trie, firsts)
+                if len(self._slices) > _MOST_SLICES:
+                    self._slices.popitem(last=False)
+            else:
+                self._slices.move_to_end(firsts)
+            return found
+
+    def longer_than(self, size: int) -> npt.NDArray[np.int32]:
+        """The tokens of more than `size` bytes."""
+        found = self._longer.get(size)
+        if found is None:
+            found = self._longer[size] = np.flatnonzero(self.sizes > size).astype(np.int32)
+        return found
 
 
 def _build(token_bytes: Sequence[bytes | None]) -> Trie:

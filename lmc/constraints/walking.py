@@ -1,8 +1,9 @@
 """The walk of a vocabulary's trie along an automaton: which tokens can come next.
 
-Two implementations of one thing. `walk_compiled` goes through the trie in depth-first order and
-skips what hangs below a byte that cannot come; numba compiles it. `walk_arrays` goes level by
-level with numpy. Both stop where a state's row is not known yet, have it filled, and go on.
+Two implementations of one thing. `walk` goes through the trie in depth-first order and skips what
+hangs below a byte that cannot come; numba compiles it. Given a slice of the vocabulary, it also
+skips what the slice says (`slices`). `walk_arrays` goes level by level with numpy. All stop where a
+state's row is not known yet, have it filled, and go on.
 """
 
 from __future__ import annotations
@@ -16,34 +17,80 @@ import numpy.typing as npt
 
 from lmc.constraints.alphabet import INVALID, LEAF
 from lmc.constraints.machine import DEAD
+from lmc.constraints.slices import Slice, slice_of, sliced
 
 if TYPE_CHECKING:
     from lmc.constraints.machine import Machine
     from lmc.constraints.vocabulary import Trie
 
-__all__ = ["places_after", "wait_for_kernels", "walk", "walk_arrays"]
+__all__ = [
+    "kernels_ready",
+    "places_after",
+    "slice_by",
+    "wait_for_kernels",
+    "walk",
+    "walk_arrays",
+    "walk_beside",
+    "walk_exits",
+]
+
+Tokens = npt.NDArray[np.int32]
 
 _COMPILE_FROM = 4096  # nodes of the trie; below that numpy is as fast as is worth waiting for
 
 
-def walk(
-    machine: Machine, trie: Trie, place: int, *, above: int = 0, up_to: int | None = None
-) -> npt.NDArray[np.bool_]:
-    """The tokens that can come at `place`.
+def walk(machine: Machine, trie: Trie, place: int, *, above: int = 0) -> Tokens:
+    """The tokens that can come at `place`, int32.
 
     Args:
-        above, up_to: only tokens longer than the one and no longer than the other, in bytes.
-
-    Returns:
-        bool, shape (vocabulary,).
+        above: only tokens that are longer, in bytes.
     """
-    up_to = trie.longest if up_to is None else up_to
-    kernel = _kernels.get() if len(trie) >= _COMPILE_FROM else None
-    if kernel is not None:
-        return walk_compiled(machine, trie, place, kernel, above, up_to)
+    if kernels_ready(trie):
+        buffer = _buffer(trie)
+        buffer.states[0], buffer.nodes[0] = divmod(place, machine.nodes)
+        buffer.cursor[:] = (0, len(trie), 0, 0, 0, 0, 0)
+        return _walked(machine, trie, buffer, above=above)[0]
     found = walk_arrays(machine, trie, place)[0] != DEAD
-    found[:-1] &= (trie.depth > above) & (trie.depth <= up_to)
-    return np.asarray(found[trie.node_of])
+    found[:-1] &= trie.depth > above
+    return np.flatnonzero(found[trie.node_of]).astype(np.int32)
+
+
+def walk_beside(
+    machine: Machine, trie: Trie, state: int, part: Slice, loop: int
+) -> tuple[Tokens, Tokens]:
+    """The tokens that can come and are not of a slice, and those of it that cannot come.
+
+    Args:
+        loop: the name of the slice in `machine.loops`: where states loop over its characters, only
+            others are looked at.
+    """
+    buffer = _buffer(trie)
+    buffer.states[0], buffer.nodes[0], buffer.clean[0] = state, 0, 1
+    buffer.cursor[:] = (0, len(trie), 0, 0, 0, 0, 0)
+    machine.fill(state)
+    if machine.loops[state] == loop:
+        buffer.contexts[:, 0] = (len(trie), 0, 0, len(trie), state, 1)
+        buffer.cursor[:] = (0, 0, 0, 0, 0, 1, 0)
+    return _walked(machine, trie, buffer, part=part, loop=loop)
+
+
+def walk_exits(machine: Machine, trie: Trie, part: Slice, run: npt.NDArray[np.int32]) -> Tokens:
+    """The tokens that can come and are not of a slice, int32.
+
+    Args:
+        run: the state after 0, 1, .. characters of the slice; there are no more characters of it
+            where it ends.
+    """
+    buffer = _buffer(trie)
+    buffer.cursor[:] = (0, 0, 0, 0, 0, 0, 0)
+    first = part.foreign_before == 0
+    exits = (part.foreign[first], part.foreign_chars[first], run)
+    return _walked(machine, trie, buffer, exits=exits)[0]
+
+
+def slice_by(trie: Trie, firsts: int) -> Slice:
+    """A slice of the vocabulary; see `slice_of`."""
+    return slice_of(trie, firsts, _kernels.slicing)
 
 
 def walk_arrays(
@@ -100,34 +147,73 @@ def places_after(machine: Machine, trie: Trie, place: int) -> npt.NDArray[np.int
     return np.asarray(joined[trie.node_of])
 
 
-def walk_compiled(
+def _walked(
     machine: Machine,
     trie: Trie,
-    place: int,
-    kernel: Callable[..., Any],
-    above: int,
-    up_to: int,
-) -> npt.NDArray[np.bool_]:
-    """The walk by a compiled kernel; see `walk`."""
+    buffer: _Buffer,
+    *,
+    above: int = 0,
+    part: Slice | None = None,
+    loop: int = 0,
+    exits: tuple[npt.NDArray[np.int32], npt.NDArray[np.int16], npt.NDArray[np.int32]] | None = None,
+) -> tuple[Tokens, Tokens]:
+    kernel = _kernels.get()
+    assert kernel is not None, "this is for compiled walks"
     spelling = machine.alphabet.spelling
-    row = np.zeros(len(trie.node_of), dtype=np.bool_)
-    stack_state = np.empty(trie.longest + 1, dtype=np.int32)
-    stack_node = np.empty(trie.longest + 1, dtype=np.int32)
-    stack_state[0], stack_node[0] = divmod(place, machine.nodes)
-    at = 0
+    sliced = (
+        (part.inside, part.holds, part.foreign_end, part.foreign, part.foreign_before)
+        if part is not None
+        else _NO_SLICE
+    )
     while True:
-        at, wanted = kernel(
+        wanted = kernel(
             trie.byte, trie.depth, trie.skip, trie.height, trie.tokens, trie.tokens_at,
             spelling.first, spelling.later, machine.below,
-            machine.rows, machine.filled, machine.alive,
-            stack_state, stack_node, row, above, up_to, at,
+            machine.rows, machine.filled, machine.alive, machine.loops,
+            buffer.states, buffer.nodes, buffer.clean, buffer.found, buffer.gone, buffer.contexts,
+            above, loop, *sliced, *(exits or _NO_EXITS), buffer.cursor,
         )  # fmt: skip
         if wanted < 0:
-            return row
+            found, gone = buffer.cursor[2], buffer.cursor[3]
+            return buffer.found[:found].copy(), buffer.gone[:gone].copy()
         machine.fill(wanted)
 
 
-def _walk_from(
+class _Buffer:
+    """What a walk writes to; one a thread.
+
+    The cursor holds: the node where the walk is, and where it ends; how many tokens were found and
+    how many of the slice were not; up to which token that is known; how many contexts are open;
+    which exit is next.
+    """
+
+    def __init__(self, trie: Trie) -> None:
+        levels = trie.longest + 2
+        self.states = np.empty(levels, dtype=np.int32)
+        self.nodes = np.empty(levels, dtype=np.int32)
+        self.clean = np.empty(levels, dtype=np.uint8)
+        self.contexts = np.empty((6, levels), dtype=np.int32)
+        self.found = np.empty(len(trie.tokens), dtype=np.int32)
+        self.gone = np.empty(len(trie.tokens), dtype=np.int32)
+        self.cursor = np.zeros(7, dtype=np.int64)
+
+
+_buffers = threading.local()
+_INTS, _SHORTS = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int16)
+_BOOLS = np.empty(0, dtype=np.bool_)
+_NO_SLICE = (np.zeros(256, dtype=np.bool_), _BOOLS, _SHORTS, _INTS, _SHORTS)
+_NO_EXITS = (_INTS, _SHORTS, _INTS)
+
+
+def _buffer(trie: Trie) -> _Buffer:
+    size = (trie.longest, len(trie.tokens))
+    held: tuple[tuple[int, int], _Buffer] | None = getattr(_buffers, "held", None)
+    if held is None or held[0] != size:
+        held = _buffers.held = (size, _Buffer(trie))
+    return held[1]
+
+
+def _walk_on(
     byte: npt.NDArray[np.uint8],
     depth: npt.NDArray[np.int32],
     skip: npt.NDArray[np.int32],
@@ -140,24 +226,100 @@ def _walk_from(
     rows: npt.NDArray[np.int32],
     filled: npt.NDArray[np.uint8],
     alive: npt.NDArray[np.uint64],
-    stack_state: npt.NDArray[np.int32],
-    stack_node: npt.NDArray[np.int32],
-    row: npt.NDArray[np.bool_],
+    loops: npt.NDArray[np.int32],
+    states: npt.NDArray[np.int32],
+    nodes: npt.NDArray[np.int32],
+    clean: npt.NDArray[np.uint8],
+    found: npt.NDArray[np.int32],
+    gone: npt.NDArray[np.int32],
+    contexts: npt.NDArray[np.int32],
     above: int,
-    up_to: int,
-    at: int,
-) -> tuple[int, int]:
-    """Walk on from node `at`; returns where it stopped, and the state whose row it needs or -1."""
-    while at < len(byte):
+    loop: int,
+    inside: npt.NDArray[np.bool_],
+    holds: npt.NDArray[np.bool_],
+    foreign_end: npt.NDArray[np.int16],
+    foreign: npt.NDArray[np.int32],
+    foreign_before: npt.NDArray[np.int16],
+    exits: npt.NDArray[np.int32],
+    exit_chars: npt.NDArray[np.int16],
+    run: npt.NDArray[np.int32],
+    cursor: npt.NDArray[np.int64],
+) -> int:
+    """Walk on from where `cursor` is; returns the state whose row it needs, or -1 at the end.
+
+    Tokens are passed in the order of the trie. Below a node where a state loops over the slice (a
+    *context*), tokens may come whose remaining characters are all of the slice, and the walk goes
+    on only at characters that are not. A context is a column: where it ends, the next foreign
+    character, its depth, where the walk around it ends, its state, and whether all before it is of
+    the slice; if it is, the tokens of the slice and those that may come are the same.
+    """
+    at, end, count, lost, passed, open, exit = cursor
+    sliced = len(holds) > 0
+    while True:
+        if at >= end:
+            if open > 0:
+                # To the next foreign character, or out of the context.
+                top = open - 1
+                close = contexts[0, top]
+                next = contexts[1, top]
+                deep = contexts[2, top]
+                while next < len(foreign) and foreign[next] < close:
+                    if foreign[next] >= at and foreign_before[next] <= deep:
+                        break
+                    next += 1
+                there = close
+                if next < len(foreign) and foreign[next] < close:
+                    there = foreign[next]
+                if contexts[5, top] == 0:
+                    for i in range(passed, tokens_at[there]):
+                        if foreign_end[i] <= deep:
+                            if not holds[i]:
+                                found[count] = tokens[i]
+                                count += 1
+                        elif holds[i]:
+                            gone[lost] = tokens[i]
+                            lost += 1
+                passed = tokens_at[there]
+                if there == close:
+                    open -= 1
+                    at = close
+                    end = contexts[3, top]
+                else:
+                    contexts[1, top] = next + 1
+                    at = there
+                    end = skip[there]
+                    states[depth[there] - 1] = contexts[4, top]
+                    nodes[depth[there] - 1] = 0
+                    clean[depth[there] - 1] = contexts[5, top]
+                continue
+            if exit < len(exits):
+                if exit_chars[exit] < len(run):
+                    at = exits[exit]
+                    end = skip[at]
+                    states[depth[at] - 1] = run[exit_chars[exit]]
+                    nodes[depth[at] - 1] = 0
+                exit += 1
+                continue
+            if sliced:
+                for i in range(passed, len(tokens)):
+                    if holds[i]:
+                        gone[lost] = tokens[i]
+                        lost += 1
+            cursor[2] = count
+            cursor[3] = lost
+            return -1
         d = depth[at]
-        if d > up_to or height[at] <= above:
+        if height[at] <= above:
             at = skip[at]
             continue
-        state = stack_state[d - 1]
-        node = stack_node[d - 1]
+        state = states[d - 1]
+        node = nodes[d - 1]
         b = byte[at]
+        pure = clean[d - 1]
         if node == 0:
             target = first[b]
+            if not inside[b]:
+                pure = 0
         elif b & 0xC0 == 0x80:
             target = later[node, b & 63]
         else:
@@ -165,14 +327,17 @@ def _walk_from(
         if target == -1:
             at = skip[at]
             continue
+        wanted = -1
         if state >= len(filled) or filled[state] == 0:
-            return at, state
-        if target < -1:
+            wanted = state
+        elif target < -1:
             state = rows[state, -2 - target]
             node = 0
             if state < 0:
                 at = skip[at]
                 continue
+            if sliced and skip[at] > at + 1 and (state >= len(filled) or filled[state] == 0):
+                wanted = state
         else:
             hope = False
             for word in range(below.shape[1]):
@@ -183,13 +348,53 @@ def _walk_from(
                 at = skip[at]
                 continue
             node = target
-        stack_state[d] = state
-        stack_node[d] = node
+        if wanted >= 0:
+            cursor[0] = at
+            cursor[1] = end
+            cursor[2] = count
+            cursor[3] = lost
+            cursor[4] = passed
+            cursor[5] = open
+            cursor[6] = exit
+            return wanted
+        states[d] = state
+        nodes[d] = node
+        clean[d] = pure
         if d > above:
-            for i in range(tokens_at[at], tokens_at[at + 1]):
-                row[tokens[i]] = True
+            if sliced:
+                for i in range(passed, tokens_at[at]):
+                    if holds[i]:
+                        gone[lost] = tokens[i]
+                        lost += 1
+                passed = tokens_at[at + 1]
+                for i in range(tokens_at[at], passed):
+                    if not holds[i]:
+                        found[count] = tokens[i]
+                        count += 1
+            else:
+                for i in range(tokens_at[at], tokens_at[at + 1]):
+                    found[count] = tokens[i]
+                    count += 1
+        if sliced and node == 0 and skip[at] > at + 1 and loops[state] == loop:
+            low = 0
+            high = len(foreign)
+            while low < high:
+                half = (low + high) // 2
+                if foreign[half] <= at:
+                    low = half + 1
+                else:
+                    high = half
+            contexts[0, open] = skip[at]
+            contexts[1, open] = low
+            contexts[2, open] = d
+            contexts[3, open] = end
+            contexts[4, open] = state
+            contexts[5, open] = pure
+            open += 1
+            at += 1
+            end = at
+            continue
         at += 1
-    return at, -1
 
 
 class _Kernels:
@@ -197,6 +402,7 @@ class _Kernels:
 
     def __init__(self) -> None:
         self._kernel: Callable[..., Any] | None = None
+        self.slicing: Callable[..., Any] | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
@@ -220,13 +426,28 @@ class _Kernels:
             import numba
         except ImportError:  # numpy does it too
             return
-        signature = (
-            "Tuple((int64, int64))(uint8[::1], int32[::1], int32[::1], int32[::1], int32[::1], "
-            "int32[::1], int32[::1], int32[:,::1], uint64[:,::1], int32[:,::1], uint8[::1], "
-            "uint64[:,::1], int32[::1], int32[::1], b1[::1], int64, int64, int64)"
-        )
-        self._kernel = numba.njit(signature, cache=True, nogil=True)(_walk_from)
+        ints, shorts, flags, words = "int32[::1]", "int16[::1]", "b1[::1]", "uint8[::1]"
+        table, tall = "int32[:,::1]", "uint64[:,::1]"
+        self.slicing = numba.njit(
+            f"int64({words}, {ints}, {ints}, {ints}, {ints}, {flags}, {ints}, {table}, {table}, "
+            f"{shorts}, {shorts}, {ints}, {shorts}, {shorts})",
+            cache=True,
+            nogil=True,
+        )(sliced)
+        self._kernel = numba.njit(
+            f"int64({words}, {ints}, {ints}, {ints}, {ints}, {ints}, {ints}, {table}, {tall}, "
+            f"{table}, {words}, {tall}, {ints}, {ints}, {ints}, {words}, {ints}, {ints}, {table}, "
+            f"int64, int64, {flags}, {flags}, {shorts}, {ints}, {shorts}, {ints}, {shorts}, "
+            f"{ints}, int64[::1])",
+            cache=True,
+            nogil=True,
+        )(_walk_on)
 
 
 _kernels = _Kernels()
 wait_for_kernels = _kernels.wait
+
+
+def kernels_ready(trie: Trie) -> bool:
+    """Whether walks of this trie are compiled by now."""
+    return len(trie) >= _COMPILE_FROM and _kernels.get() is not None

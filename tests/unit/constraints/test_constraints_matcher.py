@@ -244,17 +244,35 @@ def test_tables_live_as_long_as_their_automaton(gpt2: Vocabulary) -> None:
 
 
 def test_a_table_keeps_only_so_many_rows(gpt2: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmc.constraints.tables._MOST_ROWS", 3)
+    monkeypatch.setattr("lmc.constraints.tables._MOST_BYTES", 1200)
     monkeypatch.setattr("lmc.constraints.tables._MOST_STEPS", 3)
     matcher = compile("regex", "abcdefgh(?:ij)?[0-9]{4}", gpt2)
     for char in "abcdefgh1234":
         token = gpt2.encode(char)[0]
         assert matcher.mask()[token]
+        assert matcher._table.size <= 1200
         matcher.forced()
         matcher.advance(token)
     assert matcher.is_finished()
-    assert len(matcher._table._held) <= 3
+    assert len(matcher._table._masks) <= 3
     assert len(matcher._table._steps) <= 3
+
+
+def test_only_so_many_arrays_are_kept_and_forgotten_ones_are_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lmc.constraints.rows._KEPT_BYTES", 20 * 256)
+    vocabulary = words(*(bytes([b]) for b in range(256)))
+    pairs = [chr(0x41 + i) + chr(0x61 + i) for i in range(26)]
+    automaton = automaton_of("choices", pairs)
+    table, start = vocabulary.table(automaton.machine), automaton.machine.start
+    assert start is not None
+    for _ in range(2):
+        for first, second in pairs:
+            row = table.mask(automaton.machine.run(start, first.encode()))
+            assert np.flatnonzero(row).tolist() == [ord(second)]
+    assert len(table._masks) == 26
+    assert sum(row.array is not None for row in table._masks.values()) <= 20
 
 
 # -- forced tokens -------------------------------------------------------------------------------
@@ -428,12 +446,11 @@ def test_texts_are_cut_as_in_the_middle_of_a_sequence(vocabulary: Vocabulary) ->
 # -- walks ---------------------------------------------------------------------------------------
 
 
-def test_the_compiled_walk_finds_the_same(gpt2: Vocabulary) -> None:
-    from lmc.constraints import walking
-
+def test_the_compiled_walk_finds_the_same(
+    gpt2: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmc.constraints.walking._COMPILE_FROM", 0)
     wait_for_kernels()
-    kernel = walking._kernels.get()
-    assert kernel is not None
     for pattern in [r"\w+x", r"[^a-z]{2}", r"(?!ab)\w{2,9}é", "[😀-🙏]+", r"\{\"name\": .*"]:
         machine = automaton_of("regex", pattern).machine
         assert machine.start is not None
@@ -441,12 +458,14 @@ def test_the_compiled_walk_finds_the_same(gpt2: Vocabulary) -> None:
             place = machine.run(machine.start, text.encode())
             if place < 0:
                 continue
-            expected = walk_arrays(machine, gpt2.trie, place)[0] >= 0
-            row = walking.walk_compiled(machine, gpt2.trie, place, kernel, 0, gpt2.trie.longest)
-            assert (row == expected[gpt2.trie.node_of]).all()
-            for above, up_to in [(0, 2), (2, 99), (1, 3)]:
-                part = walking.walk_compiled(machine, gpt2.trie, place, kernel, above, up_to)
-                assert (part == walk(machine, gpt2.trie, place, above=above, up_to=up_to)).all()
+            expected = np.flatnonzero(
+                (walk_arrays(machine, gpt2.trie, place)[0] >= 0)[gpt2.trie.node_of]
+            )
+            assert sorted(walk(machine, gpt2.trie, place).tolist()) == expected.tolist()
+            for above in (1, 2, 99):
+                long = expected[gpt2.sizes[expected] > above]
+                found = walk(machine, gpt2.trie, place, above=above)
+                assert sorted(found.tolist()) == long.tolist()
 
 
 def test_the_trie_holds_every_token_once(vocabulary: Vocabulary) -> None:
