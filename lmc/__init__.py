@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lmc.driver import Options
     from lmc.engine import Engine
     from lmc.frontend.dsl import Samples, assistant, gen, score, select, system, template, user
+    from lmc.frontend.tools import call, tool
     from lmc.result import Result
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Result",
     "Samples",
     "assistant",
+    "call",
     "compile",
     "constraints",
     "errors",
@@ -45,6 +47,7 @@ __all__ = [
     "select",
     "system",
     "template",
+    "tool",
     "use",
     "user",
 ]  # fmt: skip
@@ -56,6 +59,7 @@ _WHERE = {
     "Result": "lmc.result",
     "Samples": "lmc.frontend.dsl",
     "assistant": "lmc.frontend.dsl",
+    "call": "lmc.frontend.tools",
     "compile": "lmc.api",
     "constraints": "",
     "errors": "",
@@ -67,6 +71,7 @@ _WHERE = {
     "select": "lmc.frontend.dsl",
     "system": "lmc.frontend.dsl",
     "template": "lmc.frontend.dsl",
+    "tool": "lmc.frontend.tools",
     "use": "lmc.runnable",
     "user": "lmc.frontend.dsl",
 }

@@ -7,9 +7,9 @@ import functools
 import inspect
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from lmc.frontend.dsl import State
 from lmc.frontend.eager import run_eagerly
 from lmc.frontend.location import here, of_code
 from lmc.frontend.parameters import run_defaults
+from lmc.frontend.tools import Tool, tool
 from lmc.runnable import Runnable, current_engine, use
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from lmc.ir.core import Program as Graph
     from lmc.runtime.eager_row import EagerRow
     from lmc.runtime.feed import Feed
+    from lmc.runtime.host_calls import Memo, RowTools
     from lmc.runtime.results import KnownCall, RowResult
+    from lmc.runtime.tool_pool import HostFunction
 
 __all__ = [
     "Called",
@@ -312,6 +315,20 @@ class Lowered:
         return compile(self.program, options, **self.arguments)
 
 
+def _memo() -> Memo:
+    """Room for what the pure tools of a run give."""
+    from lmc.runtime.host_calls import Memo  # the compiler needs no runtime
+
+    return Memo()
+
+
+def _tools(memo: Memo, functions: Mapping[str, HostFunction]) -> RowTools:
+    """The tools of a row that starts now."""
+    from lmc.runtime.host_calls import RowTools
+
+    return RowTools(dict(functions), memo)
+
+
 @dataclass
 class _CompiledJob:
     """Rows as plans."""
@@ -322,6 +339,7 @@ class _CompiledJob:
     deadline: float | None
     options: Options
     outside: tuple[object, ...]
+    memo: Memo = field(default_factory=_memo)
     _eager: _EagerJob | None = None
 
     def start(
@@ -334,7 +352,8 @@ class _CompiledJob:
         program = self.program
         arguments = program.arguments(given)
         flat = flatten(arguments)
-        plan = program.compiled(flat, self.options, self.outside).plan
+        compiled = program.compiled(flat, self.options, self.outside)
+        plan = compiled.plan
         stream = None
         if feed is not None:
             from lmc.runtime.row_stream import Outline, RowStream
@@ -349,8 +368,8 @@ class _CompiledJob:
         with run_defaults(self.options.defaults):
             context = contextvars.copy_context()  # of the caller, for what the program itself runs
 
-        def resume(row: EagerRow, calls: list[KnownCall]) -> None:
-            context.run(run_eagerly, program.function, row, arguments, calls, program.where)
+        def resume(row: EagerRow, calls: list[KnownCall], tools: list[Any]) -> None:
+            context.run(run_eagerly, program.function, row, arguments, calls, tools, program.where)
 
         return self.engine.executor.submit_row(
             plan,
@@ -361,6 +380,7 @@ class _CompiledJob:
             resume=resume,
             deadline=self.deadline,
             stream=stream,
+            tools=_tools(self.memo, compiled.program.tools),
         ).cancel
 
     def close(self) -> None:
@@ -384,6 +404,7 @@ class _EagerJob:
         self._engine = engine
         self._seed = seed
         self._deadline = deadline
+        self._memo = _memo()
         self._pool = ThreadPoolExecutor(EAGER_THREADS, thread_name_prefix="lmc-eager")
 
     def start(
@@ -401,12 +422,16 @@ class _EagerJob:
 
             stream = RowStream(feed)
         row, future = self._engine.executor.open_row(
-            seed=self._seed, index=index, deadline=self._deadline, stream=stream
+            seed=self._seed,
+            index=index,
+            deadline=self._deadline,
+            stream=stream,
+            tools=_tools(self._memo, {}),
         )
         future.add_done_callback(lambda finished: done(finished.result()))
         with run_defaults(self._options.defaults):
             run = contextvars.copy_context().run
-        self._pool.submit(run, run_eagerly, program.function, row, arguments, (), program.where)
+        self._pool.submit(run, run_eagerly, program.function, row, arguments, (), (), program.where)
         return lambda: row.fail(Cancelled("the run was cancelled"), (), ())
 
     def close(self) -> None:
@@ -421,23 +446,30 @@ def compile(program: Program, options: Options | None = None, **arguments: objec
     return program.compile(options, **arguments)
 
 
-def load(path: str | Path) -> Loaded:
+def load(path: str | Path, tools: Iterable[Callable[..., object]] = ()) -> Loaded:
     """A compiled program from an artifact file, without its source.
 
+    Args:
+        path: of the file.
+        tools: those that the program calls; a file cannot hold them. They are known by their names.
+
     Raises:
+        UsageError: a tool is no function.
         PlanError: the file is no artifact, is damaged, or is of another version.
         OSError: it cannot be read.
     """
     from lmc.codegen.artifact import read_artifact
 
-    return Loaded(read_artifact(Path(path)))
+    made = [function if isinstance(function, Tool) else tool(function) for function in tools]
+    return Loaded(read_artifact(Path(path)), {one.name: one for one in made})
 
 
 class Loaded(Runnable):
     """A program loaded from an artifact; runs like the one it was made from."""
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, tools: Mapping[str, Tool] | None = None) -> None:
         self.artifact = artifact
+        self.tools = dict(tools or {})
         self.name = artifact.plan.name
 
     def _takes(self, name: str) -> bool:
@@ -456,7 +488,7 @@ class Loaded(Runnable):
                 hint="give it when the artifact is made",
             )
         self.artifact.check_target(engine.tokenizer_fingerprint, engine.template_fingerprint)
-        return _LoadedJob(self.artifact, engine, seed, deadline)
+        return _LoadedJob(self.artifact, self.tools, engine, seed, deadline)
 
 
 @dataclass
@@ -464,9 +496,11 @@ class _LoadedJob:
     """Rows of an artifact's plan."""
 
     artifact: Artifact
+    tools: Mapping[str, Tool]
     engine: Engine
     seed: int
     deadline: float | None
+    memo: Memo = field(default_factory=_memo)
 
     def start(
         self,
@@ -488,6 +522,7 @@ class _LoadedJob:
             done=done,
             deadline=self.deadline,
             stream=stream,
+            tools=_tools(self.memo, self.tools),
         ).cancel
 
     def close(self) -> None:

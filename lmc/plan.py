@@ -30,6 +30,7 @@ __all__ = [
     "Const",
     "Extend",
     "Gen",
+    "HostCall",
     "If",
     "Instr",
     "MakeList",
@@ -230,6 +231,28 @@ class Compute(Instr):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostCall(Instr):
+    """A call of a tool, a Python function that is passed in beside the plan.
+
+    Attributes:
+        fn: its name there.
+        args: the last ones are given by `names`.
+        gives: the type of the result, as the IR writes it; checked when it comes.
+        pure: the same arguments give the same result, and the call is not seen from outside.
+        after: registers that are waited for, and that must not have failed.
+    """
+
+    op: ClassVar[str] = "host"
+    into: Reg
+    fn: str
+    args: tuple[Operand, ...]
+    names: tuple[str, ...] = ()
+    gives: str = "value"
+    pure: bool = False
+    after: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MakeList(Instr):
     """A list of the given items."""
 
@@ -335,21 +358,27 @@ class If(Instr):
 class Resume(Instr):
     """Run the rest of the program eagerly, replaying it with the results of its model calls.
 
-    `calls` holds, per model call made so far in program order, its (state, result) registers.
+    `calls` holds, per model call made so far in program order, its (state, result) registers, and
+    `tools` the results of the tools called so far.
     """
 
     op: ClassVar[str] = "resume"
     tolerant: ClassVar[bool] = True
+    tools: tuple[Operand, ...] = ()
     calls: tuple[tuple[Operand, Operand], ...]
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ret(Instr):
-    """The end: the final state, the named variables, and what the function returned."""
+    """The end: the final state, the named variables, and what the function returned.
+
+    If one of `after` failed, the first of them is the row's error: there the program raised.
+    """
 
     op: ClassVar[str] = "ret"
     tolerant: ClassVar[bool] = True
+    after: tuple[Operand, ...] = ()
     state: Reg
     names: tuple[str, ...]
     values: tuple[Operand, ...]
@@ -444,6 +473,7 @@ _INSTRS: dict[str, type[Instr]] = {
         Score,
         StateText,
         Compute,
+        HostCall,
         MakeList,
         Pack,
         Race,

@@ -19,7 +19,7 @@ from typing import Any
 from lmc import plan as p
 from lmc.errors import LmcError, PlanError
 from lmc.params import check_choosing
-from lmc.textops import PURE
+from lmc.textops import HOST_TYPES, PURE
 
 __all__ = ["check", "opaque_values", "texts_in"]
 
@@ -270,8 +270,23 @@ def _compute(place: _Place, instr: p.Compute) -> tuple[str, ...]:
         )
     wanted = fixed + [fn.takes[-1][:-1]] * extra
     for nth, (arg, kind) in enumerate(zip(instr.args, wanted, strict=True), 1):
-        place.need(f"argument {nth} of {instr.fn}", arg, kind)
+        if kind == "any":
+            place.no_state(f"argument {nth} of {instr.fn}", arg)
+        else:
+            place.need(f"argument {nth} of {instr.fn}", arg, kind)
     return (fn.gives,)
+
+
+def _host(place: _Place, instr: p.HostCall) -> tuple[str, ...]:
+    for nth, arg in enumerate((*instr.args, *instr.after), 1):
+        place.no_state(f"argument {nth} of {instr.fn}()", arg)
+    if len(instr.names) > len(instr.args):
+        raise place.broken(f"{len(instr.names)} names for {len(instr.args)} arguments")
+    if len(set(instr.names)) != len(instr.names):
+        raise place.broken("an argument is given twice")
+    if instr.gives not in HOST_TYPES:
+        raise place.broken(f"tools give no {instr.gives!r}")
+    return (instr.gives,)
 
 
 def _list(place: _Place, instr: p.MakeList) -> tuple[str, ...]:
@@ -302,6 +317,8 @@ def _if(place: _Place, instr: p.If) -> tuple[str, ...]:
 
 
 def _resume(place: _Place, instr: p.Resume) -> tuple[str, ...]:
+    for nth, result in enumerate(instr.tools, 1):
+        place.no_state(f"the result of tool {nth}", result)
     for nth, (state, text) in enumerate(instr.calls, 1):
         place.need(f"the state of call {nth}", state, _STATE)
         place.no_state(f"the result of call {nth}", text)
@@ -317,6 +334,8 @@ def _ret(place: _Place, instr: p.Ret) -> tuple[str, ...]:
     for name, value in zip(instr.names, instr.values, strict=True):
         place.no_state(f"the variable {name!r}", value)
     place.no_state("the value", instr.value)
+    for nth, value in enumerate(instr.after, 1):
+        place.no_state(f"what it waits for, {nth},", value)
     return ()
 
 
@@ -335,6 +354,7 @@ _RULES: dict[type[p.Instr], Callable[..., tuple[str, ...]]] = {
     p.Prefill: _prefill,
     p.Release: _release,
     p.Compute: _compute,
+    p.HostCall: _host,
     p.MakeList: _list,
     p.Pack: _pack,
     p.If: _if,

@@ -4,8 +4,8 @@ One table, `PURE`, names each function once: its argument and result types as th
 and what it computes on Python values. The tracer records them, `canonicalize` folds them when all
 arguments are constants, the runtime executes them. To add one, add a line here.
 
-Types are written as in the IR: `text`, `bool`, `int`, `float`, `list<text>`; a trailing `*` takes
-any number of arguments.
+Types are written as in the IR: `text`, `bool`, `int`, `float`, `list<text>`, `value`; `any` takes
+all but states, and a trailing `*` any number of arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["PURE", "PureFn"]
+__all__ = ["HOST_TYPES", "PURE", "PureFn"]
+
+HOST_TYPES = ("text", "int", "float", "bool", "list<text>", "value")
+"""What tools may be said to give; `value` is anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,10 @@ def _argmax(*numbers: float) -> int:
 
 def _join(separator: str, *parts: str) -> str:
     return separator.join(parts)
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 PURE: dict[str, PureFn] = {
@@ -122,6 +129,12 @@ PURE: dict[str, PureFn] = {
     "float.le": PureFn(("float", "float"), "bool", operator.le),
     "float.text": PureFn(("float",), "text", str),
     "float.nonzero": PureFn(("float",), "bool", bool),
+    "value.text": PureFn(("value",), "text", str),
+    "value.truth": PureFn(("value",), "bool", bool),
+    "value.none": PureFn(("value",), "bool", _is_none),
+    "value.eq": PureFn(("any", "any"), "bool", operator.eq),
+    "value.ne": PureFn(("any", "any"), "bool", operator.ne),
+    "value.get": PureFn(("value", "any"), "value", operator.getitem),
     "bool.not": PureFn(("bool",), "bool", operator.not_),
     "bool.text": PureFn(("bool",), "text", str),
     "list.get": PureFn(("list<text>", "int"), "text", operator.getitem),

@@ -54,6 +54,14 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Ask:
+    tool: str  # a name in TOOLS
+    form: str  # as of Argument, or the name of a variable
+    name: str  # of the variable that a select sets by the result
+    catch: bool
+
+
+@dataclass(frozen=True)
 class Mention:
     name: str
 
@@ -203,6 +211,13 @@ _leaves = st.one_of(
         ),
     ),
     st.builds(Score, _names, st.sampled_from(["plain", "upper", "f-string", "slice", "word"])),
+    st.builds(
+        Ask,
+        st.sampled_from(["shout", "weigh", "facts", "later"]),
+        st.sampled_from(["plain", "upper", *NAMES]),
+        _names,
+        st.booleans(),
+    ),
     st.builds(Mention, _names),
     st.builds(Put, _names, st.sampled_from(["known", "argument", "copy", "list"])),
     st.builds(SayAll),
@@ -427,6 +442,46 @@ def _times(s: State, step: Times, x: str) -> bool:
     return False
 
 
+@lmc.tool(pure=True)
+def shout(text: str) -> str:
+    return text.upper() + "!"
+
+
+@lmc.tool
+def weigh(text: str) -> int:
+    if "e" in text:
+        raise ValueError("it has an e")
+    return len(text)
+
+
+@lmc.tool(pure=True)
+def facts(text: str) -> Any:
+    return {"text": text, "words": text.split(), "none": None} if text else None
+
+
+@lmc.tool
+async def later(text: str) -> str:
+    return text[::-1]
+
+
+TOOLS: dict[str, Callable[..., Any]] = {tool.name: tool for tool in (shout, weigh, facts, later)}
+
+
+def _ask(s: State, step: Ask, x: str) -> bool:
+    text = _flat(s.get(step.form, "none")) if step.form in NAMES else _form(step.form, x)
+    if step.catch:
+        try:
+            found = TOOLS[step.tool](text)
+        except lmc.errors.ToolError as error:
+            found = error.problem
+    else:
+        found = TOOLS[step.tool](text)
+    s += f"({found})"
+    if step.tool == "facts" and found:
+        s += lmc.select(step.name, [f"{found['text']}.", "no", f"{found['words']}"])
+    return False
+
+
 _STEPS: dict[type, Callable[..., bool]] = {
     Say: _say,
     Argument: _argument,
@@ -434,6 +489,7 @@ _STEPS: dict[type, Callable[..., bool]] = {
     Template: _template,
     Select: _select,
     Score: _score,
+    Ask: _ask,
     Mention: _mention,
     Message: _message,
     Fork: _fork,

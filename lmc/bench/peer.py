@@ -16,6 +16,7 @@ from typing import Any, NoReturn, cast
 from lmc.api import Program
 from lmc.errors import Location, UsageError
 from lmc.frontend.dsl import Recorder, State
+from lmc.frontend.tools import Tool
 from lmc.params import GenParams
 from lmc.runtime.chat import ChatTemplate
 from lmc.runtime.context import Context
@@ -237,6 +238,11 @@ class _Run:
 
     def score(self, state: _Lazy, name: str, text: str, at: Location | None) -> tuple[_Lazy, _Lazy]:
         raise UsageError("the peer of the benchmarks has no score()", at)
+
+    def call(
+        self, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: Location | None
+    ) -> Any:
+        raise UsageError("the peer of the benchmarks has no tools", at)
 
     def _call(self, state: _Lazy, **what: Any) -> tuple[_Lazy, _Lazy]:
         tokenizer = self._peer.tokenizer

@@ -16,7 +16,7 @@ from lmc import plan as p
 from lmc.constraints import automaton_of
 from lmc.errors import InternalError, LmcError, Location
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
-from lmc.ir.ops import flow, lm, text
+from lmc.ir.ops import flow, host, lm, text
 from lmc.params import Constraint
 
 __all__ = ["lower"]
@@ -309,6 +309,19 @@ def _pure(low: _Lowering, op: text.Pure, results: Results, at: At) -> p.Instr:
     return p.Compute(into=low.define(results[0]), fn=op.fn, args=low.operands(op.args), at=at)
 
 
+def _host_call(low: _Lowering, op: host.HostCall, results: Results, at: At) -> p.Instr:
+    return p.HostCall(
+        into=low.define(results[0]),
+        fn=op.fn,
+        args=low.operands(op.args),
+        names=op.names,
+        gives=op.gives,
+        pure=op.pure,
+        after=low.operands(op.after),
+        at=at,
+    )
+
+
 def _make_list(low: _Lowering, op: text.MakeList, results: Results, at: At) -> p.Instr:
     return p.MakeList(into=low.define(results[0]), items=low.operands(op.items), at=at)
 
@@ -330,7 +343,7 @@ def _if(low: _Lowering, op: flow.If, _: Results, at: At) -> p.Instr:
 
 def _resume(low: _Lowering, op: flow.Resume, _: Results, at: At) -> p.Instr:
     calls = tuple((low.operand(state), low.operand(text_)) for state, text_ in op.calls)
-    return p.Resume(calls=calls, reason=op.reason, at=at)
+    return p.Resume(calls=calls, tools=low.operands(op.after), reason=op.reason, at=at)
 
 
 def _ret(low: _Lowering, op: flow.Ret, _: Results, at: At) -> p.Instr:
@@ -339,6 +352,7 @@ def _ret(low: _Lowering, op: flow.Ret, _: Results, at: At) -> p.Instr:
         names=op.names,
         values=low.operands(op.values),
         value=low.operand(op.value),
+        after=low.operands(op.after),
         at=at,
     )
 
@@ -356,6 +370,7 @@ _RULES: dict[type[Op], Callable[..., p.Instr]] = {
     lm.Prefill: _prefill,
     lm.Release: _release,
     text.Pure: _pure,
+    host.HostCall: _host_call,
     text.MakeList: _make_list,
     text.Pack: _pack,
     text.Pick: _pick,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lmc.frontend.location import is_library
+from lmc.frontend.tools import Tool
 
 __all__ = ["fixed", "snapshot"]
 
@@ -98,6 +99,8 @@ class _Reader:
                     self.value(value[item])
         elif isinstance(value, (types.FunctionType, types.MethodType)):
             self.function(value)
+        elif isinstance(value, Tool):  # what a tool reads is of no concern to a trace
+            self._found.append(id(value))
         elif isinstance(
             held := getattr(value, "function", None), (types.FunctionType, types.MethodType)
         ):

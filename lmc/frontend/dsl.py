@@ -20,6 +20,7 @@ from lmc.frontend.location import here, unwatched
 from lmc.frontend.parameters import gen_params
 from lmc.frontend.symbolic import is_symbolic
 from lmc.frontend.templates import Run, runs
+from lmc.frontend.tools import Tool
 from lmc.frontend.variables import (
     Entry,
     Given,
@@ -114,6 +115,11 @@ class Recorder(Protocol):
 
     def prepare(self, function: Callable[..., object]) -> Callable[..., object]:
         """The function of a program that is called inside another one, ready to be run."""
+
+    def call(
+        self, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: Location | None
+    ) -> Any:
+        """What a tool gives."""
 
     def known(self, value: object, what: str) -> Any:
         """`value` where it must be known before the program runs; may end the trace."""

@@ -19,6 +19,7 @@ from lmc.constraints.automaton import Automaton
 from lmc.errors import LmcError, Location, RunError
 from lmc.frontend.dsl import State
 from lmc.frontend.location import of_traceback
+from lmc.frontend.tools import Tool, recording
 from lmc.frontend.variables import Given, Life, Made
 from lmc.frontend.variables import Row as TextRow
 from lmc.params import Constraint, GenParams
@@ -28,9 +29,11 @@ from lmc.plan import (
     Const,
     Extend,
     Gen,
+    HostCall,
     Instr,
     MakeList,
     Match,
+    Operand,
     Pick,
     Race,
     Reg,
@@ -53,6 +56,8 @@ class Row(Protocol):
     def preset(self, value: object, meta: Any = None) -> Reg: ...
 
     def constraint(self, automaton: Automaton) -> int: ...
+
+    def tool(self, name: str, function: Tool) -> str: ...
 
     def branch(self, state: Reg, index: int) -> Reg: ...
 
@@ -101,6 +106,7 @@ def run_eagerly(
     row: Row,
     arguments: Mapping[str, object],
     known: Sequence[Known] = (),
+    tools: Sequence[Any] = (),
     where: Location | None = None,
 ) -> None:
     """Run a program on `row` to its end; its result, or its error, is the row's.
@@ -110,12 +116,14 @@ def run_eagerly(
         row: takes the instructions.
         arguments: by name.
         known: results of the first model calls, in program order.
+        tools: results of the first tools, in program order.
         where: file and line of the function.
     """
-    recorder = _EagerRecorder(row, known)
+    recorder = _EagerRecorder(row, known, tools)
     state = State(recorder, recorder.start(where))
     try:
-        value = function(state, **arguments)
+        with recording(recorder):
+            value = function(state, **arguments)
         if inspect.isawaitable(value) or inspect.isgenerator(value):
             raise RunError(
                 "the program is a coroutine or a generator and did not run",
@@ -139,10 +147,12 @@ def run_eagerly(
 class _EagerRecorder:
     """Turns each primitive into one plan instruction."""
 
-    def __init__(self, row: Row, known: Sequence[Known]) -> None:
+    def __init__(self, row: Row, known: Sequence[Known], tools: Sequence[Any]) -> None:
         self._row = row
         self._known = known
         self._calls = 0
+        self._tools = tools
+        self._called = 0
 
     def start(self, at: Location | None) -> Reg:
         into = self._row.new_register()
@@ -329,6 +339,32 @@ class _EagerRecorder:
         self._row.emit(Attempt(into=into, item=ref, at=at))
         return into
 
+    def call(
+        self, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: Location | None
+    ) -> Any:
+        nth, self._called = self._called, self._called + 1
+        if nth < len(self._tools):  # or it failed, which is raised here
+            return self._row.read(self._row.preset(self._tools[nth]))
+        into = self._row.new_register()
+        self._row.emit(
+            HostCall(
+                into=into,
+                fn=self._row.tool(tool.name, tool),
+                args=tuple(map(self._given, (*args, *kwargs.values()))),
+                names=tuple(kwargs),
+                gives=tool.gives,
+                pure=tool.pure,
+                at=at,
+            )
+        )
+        return self._row.read(into)
+
+    def _given(self, arg: Any) -> Operand:
+        """An argument of a tool; containers are copied, so that it cannot change the program's."""
+        if arg is None or type(arg) in (str, int, float, bool):
+            return Const(arg)
+        return self._row.preset(_copied(arg))
+
     def read(self, ref: Reg) -> Any:
         return self._row.read(ref)
 
@@ -376,3 +412,11 @@ class _EagerRecorder:
             return self.row(ref.parts, at)
         assert isinstance(ref, Reg), "all else is a register"
         return ref
+
+
+def _copied(value: Any) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(map(_copied, value))
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return value

@@ -21,6 +21,7 @@ __all__ = [
     "Source",
     "Text",
     "TextList",
+    "Unknown",
     "is_symbolic",
     "not_while_tracing",
     "tracing",
@@ -446,7 +447,7 @@ def _as_float(number: object) -> float | Float | None:
     return None
 
 
-def _arithmetic(self: Int | Float, *_: object) -> Any:
+def _arithmetic(self: _Symbolic, *_: object) -> Any:
     self._need("arithmetic")
 
 
@@ -501,7 +502,73 @@ class TextList(_Symbolic):
 
 collections.abc.Sequence.register(TextList)  # so that `case [a, b]:` asks for its length
 
-SYMBOLIC = (Text, Bool, Int, Float, TextList)
+
+class Unknown(_Symbolic):
+    """A value of which not even the type is known yet, such as the result of a tool."""
+
+    @property
+    def _poses_as(self) -> type:  # type: ignore[override]
+        self._need("the type")
+
+    def _need(self, what: str) -> NoReturn:
+        self._source.need(f"{what} of a value that is not known yet")
+
+    def __getattr__(self, name: str) -> Any:
+        self._need(f"`{name}`")
+
+    def __bool__(self) -> bool:
+        return bool(self._source.pure("value.truth", self))
+
+    def __eq__(self, other: object) -> Any:
+        return self._compared("value.eq", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compared("value.ne", other)
+
+    __hash__ = _Symbolic.__hash__
+
+    def _compared(self, fn: str, other: object) -> Any:
+        if not is_symbolic(other) and type(other) not in (str, int, float, bool, type(None)):
+            self._need("a comparison")
+        return self._source.pure(fn, self, other)
+
+    def __getitem__(self, key: object) -> Any:
+        if not is_symbolic(key) and type(key) not in (str, int):
+            self._need("an item")
+        return self._source.pure("value.get", self, key)
+
+    def __len__(self) -> int:
+        self._need("len()")
+
+    def __iter__(self) -> Any:
+        self._need("the items")
+
+    def __contains__(self, _: object) -> bool:
+        self._need("`in`")
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        self._need("a call")
+
+    def __index__(self) -> int:
+        self._need("the number")
+
+    __int__ = __float__ = __complex__ = __trunc__ = __floor__ = __ceil__ = __index__
+
+    def __round__(self, _: object = None) -> Any:
+        self._need("the number")
+
+    def __reversed__(self) -> Any:
+        self._need("the items")
+
+
+for _name in (
+    "lt", "le", "gt", "ge", "add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "rfloordiv",
+    "truediv", "rtruediv", "mod", "rmod", "divmod", "rdivmod", "pow", "rpow", "neg", "pos", "abs",
+    "invert", "and", "rand", "or", "ror", "xor", "rxor", "lshift", "rlshift", "rshift", "rrshift",
+):  # fmt: skip
+    setattr(Unknown, f"__{_name}__", _arithmetic)
+
+SYMBOLIC = (Text, Bool, Int, Float, TextList, Unknown)
 
 
 def is_symbolic(value: object) -> bool:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lmc.frontend.location import is_library
-from lmc.frontend.symbolic import Bool, Float, Int, Text, TextList, is_symbolic
+from lmc.frontend.symbolic import Bool, Float, Int, Text, TextList, Unknown, is_symbolic
 
 __all__ = ["CALLS", "guards"]
 
@@ -61,6 +61,8 @@ def _contains(container: Any, item: Any) -> Any:
 
 def _identical(left: Any, right: Any) -> Any:
     for one, other in ((left, right), (right, left)):
+        if type(one) is Unknown and other is None:
+            return one._source.pure("value.none", one)
         if is_symbolic(one) and other is not None and other is not one:
             if type(one) is Bool and type(other) is bool:
                 return bool(one) is other
@@ -76,7 +78,7 @@ def _fstring(*parts: Any) -> Any:
             done.append(part)
             continue
         value, conversion, spec = part
-        if type(value) in (Text, Int, Float) and not spec and conversion in (-1, ord("s")):
+        if type(value) in (Text, Int, Float, Unknown) and not spec and conversion in (-1, ord("s")):
             source = value._source
             done.append(_as_text(value))
         elif type(value) is Text and not spec and conversion == ord("r"):
@@ -114,6 +116,8 @@ def _as_text(value: Any) -> Any:
         return value._source.pure("int.text", value)
     if type(value) is Float:
         return value._source.pure("float.text", value)
+    if type(value) is Unknown:
+        return value._source.pure("value.text", value)
     return str(value)
 
 

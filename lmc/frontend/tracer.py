@@ -20,7 +20,7 @@ from __future__ import annotations
 import dis
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
@@ -39,20 +39,25 @@ from lmc.frontend.symbolic import (
     NeedsValue,
     Text,
     TextList,
+    Unknown,
     is_symbolic,
     tracing,
 )
 from lmc.frontend.syntax import guards
+from lmc.frontend.tools import Tool, held_by, recording
 from lmc.frontend.variables import Given, Life, Made, Row
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops.flow import If, Resume, Ret
+from lmc.ir.ops.host import HostCall
 from lmc.ir.ops.lm import Extend, Gen, Match, Race, Role, Score, Select, Start, StateText
 from lmc.ir.ops.text import Attempt, MakeList, Pack, Pick, Pure
-from lmc.ir.types import BOOL, FLOAT, INT, TEXT, Type, list_of
+from lmc.ir.types import BOOL, FLOAT, INT, TEXT, VALUE, Type, list_of
 from lmc.params import GenParams
 from lmc.textops import PURE
 
 __all__ = ["MAX_NODES", "MAX_PATHS", "trace"]
+
+_RAISING = frozenset({"value.get"})  # functions whose failure the program sees at once
 
 MAX_PATHS = 64  # ways through a program; the rest of a longer one runs eagerly
 MAX_NODES = 20_000  # of all ways together
@@ -97,6 +102,7 @@ class _Cut:
     way: _Way
     index: int
     calls: int
+    tools: int
     reason: str
     at: Location | None
     error: BaseException | None = None  # that an exception of this kind was met, if one was
@@ -108,6 +114,7 @@ _KINDS: dict[Type, Any] = {
     INT: Int,
     FLOAT: Float,
     list_of(TEXT): TextList,
+    VALUE: Unknown,
 }
 
 
@@ -159,6 +166,7 @@ class _Tracer:
         self._paths = 0
         self._nodes = 0
         self._over = False
+        self._tools: dict[Hashable, tuple[str, Tool]] = {}
 
     # ------------------------------------------------------------------------- all ways
 
@@ -176,6 +184,7 @@ class _Tracer:
             static=_shown_static(self._arguments),
             paths=self._arguments.paths,
             source=self._source,
+            tools=dict(self._tools.values()),
         )
 
     def _run(self, decisions: list[bool]) -> None:
@@ -188,13 +197,16 @@ class _Tracer:
         self._index = 0
         self._calls: list[tuple[Value, Value]] = []
         self._reads: list[Value] = []  # variables and texts that the program has read
+        self._results: list[Value] = []  # of tools
+        self._raising: list[Value] = []  # where one of these fails, the program raises
+        self._awaited: list[Value] = []  # since the last tool that keeps its place
         self._cut: _Cut | None = None
         self._ended = False
         self._may_catch = self._catches
         state = State(self, self.start(self._source))
         given = unflatten(self._arguments, lambda n: Text(self, self._params[n]))
         try:
-            with _watching(self):
+            with _watching(self), recording(self):
                 value = self._function(state, **given)
             if self._cut is None:
                 self._return(state, value)
@@ -227,7 +239,7 @@ class _Tracer:
         values = tuple(self.held(state._variables[name], at) for name in names)
         packed = self._packed(value)
         way = self._way
-        end = Ret(state._ref, names, values, packed)
+        end = Ret(state._ref, names, values, packed, tuple(self._raising))
         if way.end is None and way.branch is None and self._index == len(way.nodes):
             way.end, way.end_at = end, at
         elif way.end != end and not isinstance(way.end, Resume):
@@ -239,7 +251,8 @@ class _Tracer:
         """End this way here. What the program still does on it is not recorded."""
         if self._cut is None:
             at = at or here()
-            self._cut = _Cut(self._way, self._index, len(self._calls), reason, at, error)
+            calls, tools = len(self._calls), len(self._results)
+            self._cut = _Cut(self._way, self._index, calls, tools, reason, at, error)
 
     def _make_cut(self, cut: _Cut) -> None:
         way = cut.way
@@ -247,7 +260,8 @@ class _Tracer:
             return
         del way.nodes[cut.index :]
         way.branch = None
-        way.end, way.end_at = Resume(tuple(self._calls[: cut.calls]), cut.reason), cut.at
+        calls, tools = tuple(self._calls[: cut.calls]), tuple(self._results[: cut.tools])
+        way.end, way.end_at = Resume(calls, cut.reason, tools), cut.at
 
     def _unstable(self) -> NoReturn:
         self.need("the program did something else when it was traced again")
@@ -359,7 +373,17 @@ class _Tracer:
         operands = tuple(self._operand(arg) for arg in args)
         if all(isinstance(operand, Const) for operand in operands):
             return PURE[fn].compute(*(o.value for o in operands if isinstance(o, Const)))
-        return self._symbolic(self._pure(fn, operands))
+        value = self._pure(fn, operands)
+        if fn in _RAISING:
+            if self._guarded:
+                self.need(f"`{fn.partition('.')[2]}` inside `try`, which may catch its failure")
+            self._raising.append(value)
+        return self._symbolic(value)
+
+    @property
+    def _guarded(self) -> bool:
+        """Whether the program might catch what fails here."""
+        return self._may_catch or guards.get() > 0
 
     def _pure(self, fn: str, operands: tuple[Operand, ...]) -> Value:
         made = self._emit(Pure(fn, operands), here())[0]
@@ -499,11 +523,12 @@ class _Tracer:
         return self._emit(Pure("text.copy", (operand,)), at)[0]
 
     def read(self, ref: Value) -> Any:
-        if self._may_catch or guards.get():
+        if self._guarded:
             self.need("a variable is read inside `try`, which may catch the failure of its call")
-        if ref.type not in _KINDS:
+        if ref.type == VALUE or ref.type not in _KINDS:
             self.need("a variable is read that may hold values of several kinds")
         self._reads.append(ref)
+        self._awaited.append(ref)
         return self._texts.get(ref) or self._symbolic(ref)
 
     def race(self, lives: Sequence[Life], k: int, at: Location | None) -> tuple[Value, ...]:
@@ -517,6 +542,34 @@ class _Tracer:
 
     def attempt(self, ref: Operand, at: Location | None) -> Value:
         return self._emit(Attempt(ref), at)[0]
+
+    def call(
+        self, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: Location | None
+    ) -> Any:
+        if self._guarded:
+            self.need("a tool is called inside `try`, which may catch its failure")
+        if any(is_symbolic(held) or isinstance(held, State) for held in held_by(tool.function)):
+            self.need(f"the tool {tool.name}() uses a value of the program that it is not given")
+        name = self._tool_name(tool)
+        operands = tuple(self._packed(arg) for arg in (*args, *kwargs.values()))
+        after = () if tool.pure else tuple(dict.fromkeys(self._awaited))
+        op = HostCall(operands, name, tuple(kwargs), tool.gives, tool.pure, after)
+        (result,) = self._emit(op, at)
+        self._results.append(result)
+        self._raising.append(result)
+        self._reads.append(result)
+        self._awaited = [*self._awaited, result] if tool.pure else [result]
+        return self._symbolic(result)
+
+    def _tool_name(self, tool: Tool) -> str:
+        """The name of a tool in the graph: its own, with a number where that is taken."""
+        if tool.key not in self._tools:
+            taken = {name for name, _ in self._tools.values()}
+            name, n = tool.name, 1
+            while name in taken:
+                name, n = f"{tool.name}.{n}", n + 1
+            self._tools[tool.key] = name, tool
+        return self._tools[tool.key][0]
 
     def branch(self, state: Value, index: int) -> Value:  # noqa: ARG002 - all are alike here
         return state
@@ -545,7 +598,7 @@ class _Tracer:
         return ref
 
     def _packed(self, value: object) -> Operand:
-        """What the function returned, as one operand."""
+        """A value of the program, with what is not known yet inside of it, as one operand."""
         if value is None or is_symbolic(value) or type(value) in (bool, int, float, str):
             return self._operand(value)
         items: list[Operand] = []
@@ -562,7 +615,7 @@ class _Tracer:
                 return {"tuple": [walk(item) for item in node]}
             if type(node) is dict:
                 return {"dict": [[walk(k), walk(v)] for k, v in node.items()]}
-            self.need(f"the program returns a {type(node).__name__}")
+            self.need(f"a {type(node).__name__} together with values that are not known yet")
 
         template = json.dumps(walk(value))
         return self._emit(Pack(tuple(items), template), self._source)[0]

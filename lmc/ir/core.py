@@ -296,6 +296,8 @@ class Program:
         paths: per parameter, where its text lies in the arguments, as in `("choices", 0)`; when
             empty, each parameter is the argument named by its hint.
         source: file and line of the function.
+        tools: the Python functions that its host calls name, as far as they are at hand; not a part
+            of the textual form.
     """
 
     name: str
@@ -304,6 +306,7 @@ class Program:
     static: str = "{}"
     paths: tuple[tuple[str | int, ...], ...] = ()
     source: Location | None = field(default=None, compare=False)
+    tools: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.paths:

@@ -22,6 +22,7 @@ from lmc.ir.ops import (
     Attempt,
     Extend,
     Gen,
+    HostCall,
     If,
     MakeList,
     Match,
@@ -59,6 +60,9 @@ class Model(Protocol):
     def score(self, context: str, text: str) -> float:
         """The log-probability of a text."""
 
+    def host(self, fn: str, args: Sequence[object], names: Sequence[str], gives: str) -> object:
+        """What a tool gives."""
+
 
 @dataclass(frozen=True)
 class HashModel:
@@ -92,6 +96,18 @@ class HashModel:
     def score(self, context: str, text: str) -> float:
         return -int(self._digest("score", context, text)[:4], 16) / 256
 
+    def host(self, fn: str, args: Sequence[object], names: Sequence[str], gives: str) -> object:
+        digest = self._digest("host", fn, *args, *names)
+        makers: dict[str, Callable[[str], object]] = {
+            "text": lambda text: text[:4],
+            "int": lambda text: int(text[:2], 16),
+            "float": lambda text: int(text[:2], 16) / 4,
+            "bool": lambda text: int(text[0], 16) > 7,
+            "list<text>": lambda text: [text[:2], text[2:4]],
+            "value": lambda text: [None, text[:4], {"a": int(text[1], 16)}][int(text[0], 16) % 3],
+        }
+        return makers[gives](digest)
+
     def _digest(self, *held: object) -> str:
         text = json.dumps([self.seed, *held])
         return hashlib.sha256(text.encode()).hexdigest()
@@ -107,6 +123,7 @@ class Meaning:
         value: what the function returned.
         calls: where the program goes on eagerly, the (state, text) of its model calls; else None.
         reason: why it goes on eagerly.
+        io: the calls of tools that are not pure, in order, each with its arguments.
     """
 
     state: str = ""
@@ -114,6 +131,7 @@ class Meaning:
     value: object = None
     calls: tuple[tuple[str, str], ...] | None = None
     reason: str = ""
+    io: tuple[tuple[object, ...], ...] = ()
 
 
 def interpret(program: Program, arguments: Sequence[object], model: Model) -> Meaning:
@@ -132,6 +150,7 @@ def interpret(program: Program, arguments: Sequence[object], model: Model) -> Me
     def get(operand: Operand) -> Any:  # noqa: ANN401 - by the operand's type
         return operand.value if isinstance(operand, Const) else held[operand]
 
+    io: list[tuple[object, ...]] = []
     nodes = iter(program.body.nodes)
     while True:
         node = next(nodes)
@@ -140,11 +159,13 @@ def interpret(program: Program, arguments: Sequence[object], model: Model) -> Me
                 nodes = iter((then if get(condition) else orelse).nodes)
             case Ret(state, names, values, value):
                 variables = dict(zip(names, map(get, values), strict=True))
-                return Meaning(get(state), variables, get(value))
+                return Meaning(get(state), variables, get(value), io=tuple(io))
             case Resume(calls, reason):
                 pairs = tuple((get(state), get(text)) for state, text in calls)
-                return Meaning(calls=pairs, reason=reason)
+                return Meaning(calls=pairs, reason=reason, io=tuple(io))
             case _:
+                if isinstance(node.op, HostCall) and not node.op.pure:
+                    io.append((node.op.fn, *map(get, node.op.args)))
                 held.update(zip(node.results, _results(node, get, model), strict=True))
 
 
@@ -193,8 +214,10 @@ def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[A
         case Pure(fn, args):
             try:
                 return (PURE[fn].compute(*map(get, args)),)
-            except (ValueError, IndexError) as error:
-                raise RunError(f"{fn}: {error}", node.at) from error
+            except (LookupError, ValueError, TypeError) as error:
+                raise RunError(f"{type(error).__name__}: {error}", node.at) from error
+        case HostCall(args, fn, names, gives):
+            return (model.host(fn, [get(arg) for arg in args], names, gives),)
         case MakeList(items):
             return ([get(item) for item in items],)
         case Pack(items, template):

@@ -7,6 +7,7 @@ always has a line and a column. What a line cannot show (a region without an end
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lmc.errors import IRError, Location, ParseError
 from lmc.ir.attributes import suggestion
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
-from lmc.ir.ops import If, Pure, Resume, Ret, op_class, op_names
+from lmc.ir.ops import HostCall, If, Pure, Resume, Ret, op_class, op_names
 from lmc.ir.printer import hint_of
 from lmc.ir.types import Type, parse_type
 
@@ -230,13 +231,15 @@ class _Reader:
             then, orelse = (self.region(cast("Tree[Token]", t), scope) for t in trees)
             return If(self.operand(_token(rest[0]), scope), then, orelse)
         if body.data == "ret":
-            pairs = [binding.children for t in _trees(body) for binding in _trees(t)]
+            groups = [t for t in _trees(body) if t.data == "bindings"]
+            pairs = [binding.children for t in groups for binding in _trees(t)]
             state, *value = (_token(t) for t in rest if t is not None and t not in trees)
             return Ret(
                 cast(Value, self.operand(state, scope)),
                 tuple(self.name(cast("Tree[Token]", name)) for name, _ in pairs),
                 tuple(self.operand(_token(held), scope) for _, held in pairs),
                 self.operand(value[0], scope) if value else Const(None),
+                self.after(trees, scope),
             )
         cls = Resume if body.data == "resume" else op_class(mnemonic)
         if cls is None:
@@ -252,7 +255,17 @@ class _Reader:
         attributes = {k: v for k, (_, v) in found.items()}
         if cls is Pure:
             attributes = {**attributes, "fn": mnemonic}
-        return cls.read(operands, attributes)
+        op, after = cls.read(operands, attributes), self.after(trees, scope)
+        if not after:
+            return op
+        if isinstance(op, (HostCall, Resume)):
+            return dataclasses.replace(op, after=after)
+        raise self.error_at(head, f"{mnemonic} waits for nothing but its operands")
+
+    def after(self, trees: list[Any], scope: Mapping[str, Value]) -> tuple[Operand, ...]:
+        """The operands that stand after `after`."""
+        held = [t for tree in trees if tree.data == "after" for t in tree.children]
+        return tuple(self.operand(_token(t), scope) for t in held)
 
 
 def _header(values: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from lmc.errors import Location
 from lmc.ir.attributes import spell, spell_key
 from lmc.ir.core import Const, Node, Operand, Program, Region, Value
-from lmc.ir.ops import If, Resume, Ret
+from lmc.ir.ops import HostCall, If, Resume, Ret
 from lmc.ir.types import BOOL, FLOAT, INT, STATE, TEXT, Type
 
 __all__ = ["Line", "name_values", "print_program", "printed_lines"]
@@ -134,12 +134,17 @@ class _Printer:
             variables = ", ".join(f"{spell_key(n)} = {self.operand(v)}" for n, v in pairs)
             value = "" if op.value == Const(None) else self.operand(op.value)
             shown = (self.operand(op.state), variables and f"{{{variables}}}", value)
-            return f"{head} {', '.join(filter(None, shown))}"
+            return f"{head} {', '.join(filter(None, shown))}{self.after(op.after)}"
+        waits = op.after if isinstance(op, (Resume, HostCall)) else ()
         if isinstance(op, Resume):
             operands = ", ".join(f"({self.operands(pair)})" for pair in op.calls)
         else:
-            operands = self.operands(op.operands())
-        return " ".join(filter(None, (head, operands, _attributes(op.attributes()))))
+            operands = self.operands(op.args if isinstance(op, HostCall) else op.operands())
+        parts = (head, operands, self.after(waits).strip(), _attributes(op.attributes()))
+        return " ".join(filter(None, parts))
+
+    def after(self, waits: tuple[Operand, ...]) -> str:
+        return f" after {self.operands(waits)}" if waits else ""
 
 
 def _attributes(held: dict[str, object]) -> str:

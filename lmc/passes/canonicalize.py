@@ -230,7 +230,7 @@ def _folded(op: Pure) -> Op | Operand:
     """The result of a function whose arguments are all known; the op itself if it raises."""
     try:
         value = PURE[op.fn].compute(*(arg.value for arg in op.args if isinstance(arg, Const)))
-    except (ValueError, IndexError):
+    except (LookupError, ValueError, TypeError):
         return op
     return MakeList(tuple(map(Const, value))) if isinstance(value, list) else Const(value)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lmc.ir.core import Const, Effect, Node, Op, Program, Region, Value
-from lmc.ir.ops import PARTIAL, If, Pure
+from lmc.ir.ops import PARTIAL, HostCall, If, Pure
 from lmc.passes.rewrite import region_of
 
 __all__ = ["DCE"]
@@ -22,8 +22,8 @@ class DCE:
         ret %s2, {b = %b}                          ret %s2, {b = %b}
 
     Model calls are pure, so those that nobody reads go too. What `ret` and `flow.resume` name is
-    read. Ops with effects stay, and so do functions that may raise on their arguments: dropping
-    `text.at` could turn a program that fails into one that does not.
+    read. Ops with effects stay, and so do tools and functions that may raise on their arguments:
+    dropping `text.at` could turn a program that fails into one that does not.
 
     Running it again changes nothing.
     """
@@ -57,6 +57,8 @@ def _must_stay(op: Op) -> bool:
 
 def _may_raise(op: Op) -> bool:
     match op:
+        case HostCall():
+            return True
         case Pure("text.split", (_, Const(str(separator)))):
             return not separator
         case Pure(fn):

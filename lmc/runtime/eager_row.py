@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lmc.runtime.executor import Executor
     from lmc.runtime.row_stream import RowStream
     from lmc.runtime.target import Target
+    from lmc.runtime.tool_pool import HostFunction
 
 __all__ = ["EagerRow"]
 
@@ -56,6 +57,15 @@ class EagerRow:
 
         self._post(put)
         return reg
+
+    def tool(self, name: str, function: HostFunction) -> str:
+        """The name of a tool for `HostCall.fn`: its own, with a number where it is taken."""
+        held = self._row.tools.functions
+        for known in (name, *(f"{name}.{n}" for n in range(1, len(held) + 1))):
+            if known not in held or held[known].key == function.key:
+                held[known] = function
+                return known
+        raise AssertionError("one of more names than there are is free")
 
     def constraint(self, automaton: Automaton) -> int:
         """The index of an automaton for `Gen.constraint`."""

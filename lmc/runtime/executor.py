@@ -24,16 +24,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
 from lmc.plan import Block, Plan
 from lmc.runtime.eager_row import EagerRow
+from lmc.runtime.host_calls import RowTools
 from lmc.runtime.instructions import HANDLERS
 from lmc.runtime.race import Race, refuse_dropped
 from lmc.runtime.results import KnownCall, RowResult
 from lmc.runtime.row import Failure, Pending, Reader, ResumeFn, Row, Unset
 from lmc.runtime.row_stream import RowStream
 from lmc.runtime.target import Target
+from lmc.runtime.tool_pool import DEFAULT_TOOL_WORKERS, ToolPool
 
 __all__ = ["Executor", "RowHandle"]
 
@@ -58,9 +61,10 @@ class RowHandle:
 class Executor:
     """Steps an engine core and the rows that use it, on a thread of its own."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, tool_workers: int = DEFAULT_TOOL_WORKERS) -> None:
         self.target = target
         self.core = target.core
+        self.tool_pool = ToolPool(tool_workers)
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._ready: deque[tuple[Row, Pending]] = deque()
@@ -105,6 +109,7 @@ class Executor:
         resume: ResumeFn | None = None,
         deadline: float | None = None,
         stream: RowStream | None = None,
+        tools: RowTools | None = None,
     ) -> RowHandle:
         """Run `plan` on one row of arguments (in the order of `plan.params`).
 
@@ -112,7 +117,15 @@ class Executor:
         """
         constraints = self.target.automata(plan)
         row = Row(
-            next(self._orders), seed, index, plan.registers, constraints, done, resume, stream
+            next(self._orders),
+            seed,
+            index,
+            plan.registers,
+            constraints,
+            done,
+            resume,
+            stream,
+            tools or RowTools(),
         )
 
         def begin() -> None:
@@ -134,10 +147,12 @@ class Executor:
         index: int,
         deadline: float | None = None,
         stream: RowStream | None = None,
+        tools: RowTools | None = None,
     ) -> tuple[EagerRow, Future[RowResult]]:
         """A row whose instructions come one by one, and the future of its result."""
         future: Future[RowResult] = Future()
-        row = Row(next(self._orders), seed, index, 0, [], future.set_result, None, stream)
+        order, tools = next(self._orders), tools or RowTools()
+        row = Row(order, seed, index, 0, [], future.set_result, None, stream, tools)
         self.post(lambda: self._admit(row, deadline))
         return EagerRow(self, row), future
 
@@ -151,6 +166,7 @@ class Executor:
             self._wake.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        self.tool_pool.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -337,12 +353,12 @@ class Executor:
         """End a row because of a fault of ours in something that was done for it alone."""
         self.fail_row(row, _cause(error))
 
-    def resume(self, row: Row, calls: list[KnownCall]) -> None:
+    def resume(self, row: Row, calls: list[KnownCall], tools: list[Any]) -> None:
         """Run the rest of a row's program eagerly, on a thread of the pool."""
         assert row.resume is not None, "checked by the instruction"
         if self._pool is None:
             self._pool = ThreadPoolExecutor(MAX_RESUMED, thread_name_prefix="lmc-resume")
-        self._pool.submit(row.resume, EagerRow(self, row), calls)
+        self._pool.submit(row.resume, EagerRow(self, row), calls, tools)
 
     def finish(self, row: Row, result: RowResult) -> None:
         """End a row: cancel what still runs for it, wake its readers, hand over its result."""
@@ -356,6 +372,7 @@ class Executor:
                 self.core.cancel(handle)
         finally:
             row.handles.clear()
+            row.tools.cancel()
             row.wake_readers()
             try:
                 row.done(result)

@@ -15,6 +15,7 @@ from lmc import plan as p
 from lmc.errors import LmcError, PlanError, RunError
 from lmc.runtime.context import Context
 from lmc.runtime.handling import constraint_errors, fail, sampling_of, submit, value_of
+from lmc.runtime.host_calls import host
 from lmc.runtime.matching import match
 from lmc.runtime.race import race, refuse_dropped
 from lmc.runtime.request import (
@@ -110,8 +111,8 @@ def _compute(executor: Executor, row: Row, instr: p.Compute) -> None:
     args = [value_of(row, arg) for arg in instr.args]
     try:
         value = PURE[instr.fn].compute(*args)
-    except (IndexError, ValueError, TypeError) as error:
-        raise RunError(f"{instr.fn}: {error}") from error
+    except (LookupError, ValueError, TypeError) as error:  # as the program itself would fail
+        raise RunError(f"{type(error).__name__}: {error}") from error
     executor.set(row, instr.into.index, value)
 
 
@@ -189,11 +190,16 @@ def _resume(executor: Executor, row: Row, instr: p.Resume) -> None:
             )
             for state, text in instr.calls
         ],
+        [value_of(row, result) for result in instr.tools],
     )
 
 
 def _ret(executor: Executor, row: Row, instr: p.Ret) -> None:
     result = RowResult()
+    for operand in instr.after:  # in program order: the first is where the program raised
+        value = value_of(row, operand)
+        if type(value) is Failure:
+            result.error = result.error or value.error
     for name, operand in zip(instr.names, instr.values, strict=True):
         value = value_of(row, operand)
         if type(value) is Failure:
@@ -244,6 +250,7 @@ HANDLERS: dict[str, Callable[..., None]] = {
     "read": _read,
     "release": _release,
     "compute": _compute,
+    "host": host,
     "list": _list,
     "pack": _pack,
     "if": _if,

@@ -14,6 +14,7 @@ from lmc.runtime.engine import EngineCore
 from lmc.runtime.executor import Executor
 from lmc.runtime.target import Target
 from lmc.runtime.tokenizer import Tokenizer
+from lmc.runtime.tool_pool import DEFAULT_TOOL_WORKERS
 
 if TYPE_CHECKING:
     from lmc.runtime.config import ModelConfig
@@ -42,6 +43,7 @@ class LocalEngine:
         attention: "auto" or the name of an attention backend.
         seed: of the random draws of runs that name no other, and of random weights.
         threads: CPU threads for the model; by default one a physical core.
+        tool_workers: tools of programs that run at the same time at most.
 
     Raises:
         ModelError: the model cannot be found, read or fetched.
@@ -59,12 +61,15 @@ class LocalEngine:
         attention: str = "auto",
         seed: int = 0,
         threads: int | None = None,
+        tool_workers: int = DEFAULT_TOOL_WORKERS,
     ) -> None:
         from lmc.runtime.store import resolve
 
         for name, value in (("kv_tokens", kv_tokens), ("max_batch_tokens", max_batch_tokens)):
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}", hint="give a positive number of tokens")
+        if type(tool_workers) is not int or tool_workers < 1:
+            raise UsageError(f"tool_workers is {tool_workers!r}", hint="give a positive number")
         if weights not in (None, "random"):
             raise UsageError(f"weights is {weights!r}", hint='use "random" or leave it out')
         self.model = model
@@ -89,7 +94,7 @@ class LocalEngine:
             self._tokenizer.eos_ids,
             max_batch_tokens=max_batch_tokens or DEFAULT_BATCH_TOKENS,
         )
-        self.executor = Executor(Target(self.core, self._tokenizer, template))
+        self.executor = Executor(Target(self.core, self._tokenizer, template), tool_workers)
         self.closed = False
 
     @property

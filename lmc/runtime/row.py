@@ -19,6 +19,7 @@ from lmc.runtime.results import KnownCall, RowResult
 
 if TYPE_CHECKING:
     from lmc.runtime.eager_row import EagerRow
+    from lmc.runtime.host_calls import RowTools
     from lmc.runtime.row_stream import RowStream
 
 __all__ = ["Fail", "Failure", "Pending", "Reader", "ResumeFn", "Row", "Unset"]
@@ -45,12 +46,12 @@ class Failure:
 
 
 class ResumeFn(Protocol):
-    """Goes on eagerly, given the row and the results of the model calls made so far.
+    """Goes on eagerly, given the row and what the model calls and tools so far have given.
 
     Called on a thread of the executor's pool; it may wait for registers.
     """
 
-    def __call__(self, row: EagerRow, calls: list[KnownCall]) -> None: ...
+    def __call__(self, row: EagerRow, calls: list[KnownCall], tools: list[Any]) -> None: ...
 
 
 class Pending:
@@ -76,7 +77,7 @@ class Row:
 
     __slots__ = (
         "constraints", "done", "dropped", "error", "finished", "handles", "index", "meta", "order",
-        "regs", "resume", "seed", "stream", "value", "waiters",
+        "regs", "resume", "seed", "stream", "tools", "value", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -88,7 +89,8 @@ class Row:
         constraints: list[Automaton],
         done: Callable[[RowResult], None],
         resume: ResumeFn | None,
-        stream: RowStream | None = None,
+        stream: RowStream | None,
+        tools: RowTools,
     ) -> None:
         self.order = order
         self.seed = seed
@@ -98,6 +100,7 @@ class Row:
         self.done = done
         self.resume = resume
         self.stream = stream
+        self.tools = tools
         self.meta: dict[int, Any] = {}
         self.waiters: dict[int, list[Pending]] = {}
         self.handles: dict[Any, int | None] = {}  # in flight, and the register of its result

@@ -137,6 +137,7 @@ def test_main_with_the_real_model(
         "quickstart": "The capital of France is Paris.",
         "judge": '"grade": ',
         "few_shot": " of 40 right",
+        "agent": "finish: 86",
         "chat": "honey",
         "self_consistency": "vote:",
         "json_extract": "20 cards and 20 cities; ",

@@ -11,6 +11,7 @@ from lmc.ir.ops import (
     Attempt,
     Extend,
     Gen,
+    HostCall,
     If,
     MakeList,
     Match,
@@ -30,7 +31,7 @@ from lmc.ir.ops import (
 )
 from lmc.ir.types import BOOL, FLOAT, INT, STATE, TEXT, parse_type
 from lmc.params import GenParams
-from lmc.textops import PURE
+from lmc.textops import HOST_TYPES, PURE
 
 few_texts = st.sampled_from(["", "a", "b ", "yes", "no", " Strip me ", "x,y,z", "3"])
 few_hints = st.sampled_from("abs")
@@ -69,7 +70,7 @@ literals: dict[Type, st.SearchStrategy[Any]] = {
 KINDS = [  # of nodes; listed more often, drawn more often
     *("start", "extend", "extend", "extend", "role", "gen", "gen", "match", "select", "score"),
     *("prefill", "text", "race", "pick", "attempt"),
-    *("release", "pure", "pure", "pure", "list", "pack"),
+    *("release", "pure", "pure", "pure", "list", "pack", "host", "host"),
 ]
 
 
@@ -102,12 +103,30 @@ class _Maker:
         literal = st.sampled_from([None, True, 1, 1.0, -0.0, 0, False]).map(Const)
         return self.draw(st.sampled_from(values) | literal if values else literal)
 
+    def some(self, visible: list[Value]) -> tuple[Operand, ...]:
+        values = [v for v in visible if v.type != STATE]
+        return tuple(self.draw(st.lists(st.sampled_from(values), max_size=2))) if values else ()
+
+    def host(self, visible: list[Value]) -> HostCall:
+        args = tuple(self.anything(visible) for _ in range(self.draw(st.integers(0, 2))))
+        return HostCall(
+            args,
+            fn=self.draw(st.sampled_from("fg")),
+            names=("key",) if args and self.draw(st.booleans()) else (),
+            gives=self.draw(st.sampled_from(HOST_TYPES)),
+            pure=self.draw(st.booleans()),
+            after=self.some(visible),
+        )
+
     def pure(self, visible: list[Value]) -> Pure | None:
         fn = self.draw(st.sampled_from(sorted(PURE)))
         args: list[Operand] = []
         for takes in PURE[fn].takes:
             times = self.draw(st.integers(0, 3)) if takes.endswith("*") else 1
             for _ in range(times):
+                if takes == "any":
+                    args.append(self.anything(visible))
+                    continue
                 operand = self.operand(visible, parse_type(takes.removesuffix("*")))
                 if operand is None:
                     return None
@@ -193,6 +212,8 @@ class _Maker:
                 calls = [(s, t) for s, t in calls if s is not state]
             elif kind == "pure" and (op := self.pure(visible)):
                 add(op, hints=(self.draw(self.hints),))
+            elif kind == "host":
+                add(self.host(visible), hints=(self.draw(self.hints),))
             elif kind == "list":
                 add(MakeList(self.texts(visible)))
             elif kind == "pack":
@@ -208,12 +229,14 @@ class _Maker:
                 self.region(inner, visible, calls, depth - 1, alive, made_calls)
             body.terminate(If(condition, then.freeze(), orelse.freeze()))
         elif self.draw(st.integers(0, 4)) == 0:
-            body.terminate(Resume(tuple(calls), self.draw(self.literals[TEXT])))
+            reason = self.draw(self.literals[TEXT])
+            body.terminate(Resume(tuple(calls), reason, self.some(visible)))
         else:
             names = self.draw(st.lists(self.hints, unique=True, max_size=3))
             values = tuple(self.anything(visible) for _ in names)
             state = self.draw(st.sampled_from(alive))
-            body.terminate(Ret(state, tuple(names), values, self.anything(visible)))
+            value, after = self.anything(visible), self.some(visible)
+            body.terminate(Ret(state, tuple(names), values, value, after))
 
 
 @st.composite

@@ -51,6 +51,8 @@ def test_meaning_is_kept_and_a_second_time_changes_nothing(
 def test_only_the_functions_known_to_raise_do(data: st.DataObject) -> None:
     kinds = {"text": st.text(max_size=5), "int": st.integers(), "bool": st.booleans()}
     kinds["float"] = st.floats()
+    kinds["value"] = st.none() | st.lists(kinds["text"]) | st.dictionaries(kinds["text"], st.none())
+    kinds["any"] = st.one_of(*kinds.values())
     kinds |= {"list<text>": st.lists(kinds["text"], max_size=3)}
     fn = data.draw(st.sampled_from(sorted(set(PURE) - PARTIAL)))
     takes = [kind for t in PURE[fn].takes for kind in [t.removesuffix("*")] * (1 + t.endswith("*"))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lmc.ir.core import Op
 from lmc.ir.ops.flow import If, Resume, Ret
+from lmc.ir.ops.host import HostCall
 from lmc.ir.ops.lm import (
     Extend,
     Gen,
@@ -27,6 +28,7 @@ __all__ = [
     "Attempt",
     "Extend",
     "Gen",
+    "HostCall",
     "If",
     "MakeList",
     "Match",
@@ -49,7 +51,7 @@ __all__ = [
 
 OPS: tuple[type[Op], ...] = (
     Start, Extend, Role, Gen, Match, Select, Score, Race, StateText, Prefill, Release, Pure,
-    MakeList, Pack, Pick, Attempt, If, Resume, Ret,
+    HostCall, MakeList, Pack, Pick, Attempt, If, Resume, Ret,
 )  # fmt: skip
 
 MODEL_CALLS = (Gen, Match, Select, Score)

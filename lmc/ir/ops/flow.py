@@ -33,28 +33,34 @@ class If(Op):
 class Resume(Op):
     """Run the rest of the program eagerly, replaying it with the results of its model calls.
 
-    flow.resume (%s1, %a), (%s2, %b) {reason = "int() of a text"}
+    flow.resume (%s1, %a), (%s2, %b) after %r {reason = "int() of a text"}
 
-    The pairs are the (state, result) of every model call made on this way, in program order.
+    The pairs are the (state, result) of every model call made on this way, in program order; after
+    `after` stand the results of all tools called on it.
     """
 
     op: ClassVar[str] = "flow.resume"
     terminator: ClassVar[bool] = True
     calls: tuple[tuple[Operand, Operand], ...] = ()
     reason: str = ""
+    after: tuple[Operand, ...] = ()
 
     def verify(self) -> None:
         for nth, (state, text) in enumerate(self.calls, 1):
             check_type(self, f"the state of call {nth}", state, STATE)
             if text.type == STATE:
                 raise IRError(f"flow.resume: the result of call {nth} is a state")
+        _no_states(self, self.after)
 
 
 @dataclass(frozen=True)
 class Ret(Op):
     """The end: the final state, the named variables, and what the function returned, if anything.
 
-    ret %s2, {answer = %a, "with space" = %b}, %value
+    ret %s2, {answer = %a, "with space" = %b}, %value after %r
+
+    After `after` stand values that nobody may read but that must not fail, such as the results of
+    tools: where one fails, the program raised.
     """
 
     op: ClassVar[str] = "ret"
@@ -63,6 +69,7 @@ class Ret(Op):
     names: tuple[str, ...] = ()
     values: tuple[Operand, ...] = ()
     value: Operand = Const(None)  # noqa: RUF009 - frozen
+    after: tuple[Operand, ...] = ()
 
     def verify(self) -> None:
         check_type(self, "the state", self.state, STATE)
@@ -75,3 +82,9 @@ class Ret(Op):
                 raise IRError(f"ret: the variable `{name}` is a state, which no variable can hold")
         if self.value.type == STATE:
             raise IRError("ret: the value is a state, which no program can return")
+        _no_states(self, self.after)
+
+
+def _no_states(op: Op, after: tuple[Operand, ...]) -> None:
+    if any(operand.type == STATE for operand in after):
+        raise IRError(f"{op.mnemonic}: a state cannot fail, so nothing needs to wait for it")

@@ -15,7 +15,7 @@ from lmc.textops import PURE
 
 __all__ = ["PARTIAL", "Attempt", "MakeList", "Pack", "Pick", "Pure"]
 
-PARTIAL = frozenset({"text.at", "list.get", "text.split", "int.text"})
+PARTIAL = frozenset({"text.at", "list.get", "text.split", "int.text", "value.get", "value.text"})
 """The functions that raise on some arguments: no pass drops them unless they surely do not."""
 
 
@@ -53,8 +53,8 @@ class Pure(Op):
         if self.fn not in PURE:
             raise IRError(f"there is no function `{self.fn}`", hint=suggestion(self.fn, PURE))
         takes = PURE[self.fn].takes
-        fixed = [parse_type(t) for t in takes if not t.endswith("*")]
-        repeated = [parse_type(t[:-1]) for t in takes if t.endswith("*")]
+        fixed = [t for t in takes if not t.endswith("*")]
+        repeated = [t[:-1] for t in takes if t.endswith("*")]
         extra = len(self.args) - len(fixed)
         if extra < 0 or (extra > 0 and not repeated):
             raise IRError(
@@ -64,7 +64,10 @@ class Pure(Op):
         for nth, (arg, wanted) in enumerate(
             zip(self.args, fixed + repeated * extra, strict=True), 1
         ):
-            check_type(self, f"argument {nth}", arg, wanted)
+            if wanted != "any":
+                check_type(self, f"argument {nth}", arg, parse_type(wanted))
+            elif arg.type == STATE:
+                raise IRError(f"{self.fn}: argument {nth} is a state")
 
 
 @dataclass(frozen=True)
