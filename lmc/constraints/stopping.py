@@ -92,11 +92,14 @@ class _Stop:
 
 
 class Stops:
-    """What ends a text; immutable and shared. The order decides between equal matches.
+    """What ends a text; shared by all searches. The order decides between equal matches.
 
     Args:
         strings: texts, none empty.
         patterns: the source of each, and its automaton as `automaton_of("stop_regex", source)`.
+
+    Attributes:
+        idle: characters met so far with which no stop begins.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class Stops:
         stops += [_Stop(source, automaton.expression) for source, automaton in patterns]
         self.stops = tuple(stops)
         self.width = max((stop.width for stop in stops), default=0)
+        self.idle: set[str] = set()
 
 
 @lru_cache(maxsize=256)
@@ -124,47 +128,69 @@ class StopSearch:
         name: the pattern that matched; None for a string.
     """
 
-    __slots__ = ("_before", "_live", "_stops", "begin", "name")
+    __slots__ = ("_at", "_before", "_live", "_shared", "begin", "name")
 
     def __init__(self, stops: Stops) -> None:
-        self._stops = stops.stops
+        self._shared = stops
         self._before: deque[str] = deque(maxlen=stops.width)
         # Per stop and walker, the places where a match may be, and where the earliest of those
         # that are there began; earlier ones come first.
         self._live: list[list[dict[int, int]]] = [
-            [{} for _ in stop.walkers] for stop in self._stops
+            [{} for _ in stop.walkers] for stop in stops.stops
         ]
+        self._at = 0
         self.begin: int | None = None
         self.name: str | None = None
 
     def start(self, at: int) -> None:
         """Begin with an empty text, whose first character is to be at `at`."""
-        self._open(at)
+        self._at = at
+        self._open()
+
+    def skip(self, text: str, end: int) -> bool:
+        """Take a text that ends at `end` if one can see that nothing in it is a part of a stop."""
+        shared = self._shared
+        if shared.width or not shared.idle.issuperset(text) or any(live for (live,) in self._live):
+            return False
+        self._at = end
+        return True
 
     def feed(self, char: str, end: int) -> bool:
         """Take a character that ends at `end` (in the caller's units); whether the text is over."""
-        for stop, walkers in zip(self._stops, self._live, strict=True):
+        shared, idle = self._shared, True
+        for stop, walkers in zip(shared.stops, self._live, strict=True):
             for k, live in enumerate(walkers):
-                if not live:
-                    continue
                 walker = stop.walkers[k]
                 moved: dict[int, int] = {}
                 for place, began in live.items():
-                    after = walker.step(place, char)
-                    if after != DEAD:
-                        moved.setdefault(after, began)
-                        if walker.accepts(after):
-                            self._found(began, stop)
+                    self._move(stop, walker, moved, walker.step(place, char), began)
+                if not stop.width:  # a match may begin with this character
+                    after = walker.step(walker.start, char)
+                    idle = idle and after == DEAD
+                    self._move(stop, walker, moved, after, self._at)
                 walkers[k] = moved
-        if self._before.maxlen:
+        self._at = end
+        if shared.width:
             self._before.append(char)
-        if self.begin is None:
-            self._open(end)
+            if self.begin is None:
+                self._open()
+        elif idle and len(shared.idle) < _REMEMBERED:
+            shared.idle.add(char)
         return self.begin is not None
 
-    def _open(self, at: int) -> None:
-        """From here on a match may begin."""
-        for stop, walkers in zip(self._stops, self._live, strict=True):
+    def _move(
+        self, stop: _Stop, walker: _Walker, moved: dict[int, int], after: int, began: int
+    ) -> None:
+        if after != DEAD:
+            moved.setdefault(after, began)
+            if walker.accepts(after):
+                self._found(began, stop)
+
+    def _open(self) -> None:
+        """From here on a match may begin that looks at what is before it."""
+        for stop, walkers in zip(self._shared.stops, self._live, strict=True):
+            if not stop.width:
+                continue
             k = min(stop.width, len(self._before))
             walker = stop.walkers[k]
             place = walker.start
@@ -172,11 +198,10 @@ class StopSearch:
                 if place == DEAD:
                     break
                 place = walker.step(place, self._before[i])
-            if place == DEAD:
-                continue
-            walkers[k].setdefault(place, at)
-            if walker.accepts(place):
-                self._found(at, stop)
+            if place != DEAD:
+                walkers[k].setdefault(place, self._at)
+                if walker.accepts(place):
+                    self._found(self._at, stop)
 
     def _found(self, began: int, stop: _Stop) -> None:
         if self.begin is None or began < self.begin:

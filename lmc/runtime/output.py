@@ -7,6 +7,7 @@ and which of several counts is said in `lmc.constraints.stopping`.
 from __future__ import annotations
 
 import codecs
+import itertools
 from collections.abc import Iterator, Sequence
 
 from lmc.constraints.stopping import Stops, StopSearch
@@ -83,13 +84,17 @@ class TextAssembler:
         if self._searched is None:
             self._searched = before
             search.start(before)
-        for char, end in _characters(self._data, self._searched):
-            self._searched = end
-            if search.feed(char, end):
-                self._cut = begin = search.begin
-                text = self._data[begin:end].decode(errors="replace")
-                self.stop = text if search.name is None else search.name
-                return
+        for text, ends in _pieces(self._data, self._searched):
+            if search.skip(text, ends[-1]):
+                self._searched = ends[-1]
+                continue
+            for char, end in zip(text, ends, strict=True):
+                self._searched = end
+                if search.feed(char, end):
+                    self._cut = begin = search.begin
+                    stop = self._data[begin:end].decode(errors="replace")
+                    self.stop = stop if search.name is None else search.name
+                    return
 
     @property
     def text(self) -> str:
@@ -135,22 +140,26 @@ class TextAssembler:
         return piece.decode(errors="replace")
 
 
-def _characters(data: bytearray, start: int) -> Iterator[tuple[str, int]]:
-    """The whole characters from `start` on, and where they end; U+FFFD for bytes that are none."""
+def _pieces(data: bytearray, start: int) -> Iterator[tuple[str, Sequence[int]]]:
+    """The whole characters from `start` on, and where each ends; U+FFFD for bytes that are none."""
     while start < len(data):
+        skipped = 0
         try:
             text, _ = codecs.utf_8_decode(data[start:], "strict", False)
-            skipped = 0
         except UnicodeDecodeError as error:
             text = data[start : start + error.start].decode()
             skipped = error.end - error.start
-        for char in text:
-            start += len(char.encode())
-            yield char, start
+        if text.isascii():
+            ends: Sequence[int] = range(start + 1, start + len(text) + 1)
+        else:
+            ends = list(itertools.accumulate((len(c.encode()) for c in text), initial=start))[1:]
+        if text:
+            start = ends[-1]
+            yield text, ends
         if not skipped:
             return
         start += skipped
-        yield "\ufffd", start
+        yield "\ufffd", (start,)
 
 
 def open_character(raw: bytes) -> bytes:

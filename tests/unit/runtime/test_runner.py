@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmc.errors import InternalError, ModelError, RunError, UsageError
+from lmc.params import GenParams
+from lmc.runtime.adjustment import Adjuster
 from lmc.runtime.attention import tiles_numba
 from lmc.runtime.kernels import products
 from lmc.runtime.kernels.products import usable
@@ -272,6 +274,27 @@ def test_masks_and_banned_tokens_are_never_drawn(make: Make) -> None:
     assert masked.logprobs[0] == run(runner, unmasked).scores[0][3][0]  # of the whole distribution
     with pytest.raises(InternalError, match="allows no token"):
         run(runner, replace(base, mask=mask, banned=(7, 9)))
+
+
+def test_adjustments_move_the_draw_and_not_the_log_probabilities(make: Make) -> None:
+    runner = make(dtype="float32")
+    base = Segment(
+        tokens=random_tokens(TINY, 4, seed=0), start=0, slots=some_slots(4, 0), sample=Sampling()
+    )
+    plain = run(runner, replace(base, top=3))
+    best, second = plain.tops[0][0], plain.tops[0][1]
+    assert best == (plain.tokens[0], plain.logprobs[0])
+    assert second[1] <= best[1]
+    adjuster = Adjuster(GenParams(), [(best[0], -50.0)], np.arange(3))
+    moved = run(
+        runner,
+        replace(base, top=3, adjustment=adjuster.current()),
+        replace(base, slots=some_slots(4, 1)),
+    )
+    assert moved.tokens == (second[0], best[0]), "the row beside it is as it was"
+    assert moved.logprobs[0] == second[1]
+    assert moved.tops == (plain.tops[0], ())
+    assert run(runner, base).tops == ()
 
 
 def test_more_rows_than_one_batch_of_logits_are_scored(make: Make) -> None:
