@@ -70,7 +70,7 @@ def _stop_regex(source: object) -> Automaton:
 
 def _blamed(source: str, part: Part, error: BudgetError) -> ConstraintError:
     """The error, with the smallest part of the pattern that is too large by itself marked."""
-    from lmc.constraints.scanner import pattern_error
+    from lmc.constraints.pattern_escapes import pattern_error
 
     while True:
         for inner in part.inner:

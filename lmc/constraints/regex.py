@@ -29,7 +29,8 @@ from lmc.constraints.expression import (
     Seq,
     Text,
 )
-from lmc.constraints.scanner import Group, Quantifier, Scanner, pattern_error
+from lmc.constraints.pattern_escapes import pattern_error
+from lmc.constraints.scanner import Group, Quantifier, Scanner
 from lmc.errors import ConstraintError
 
 __all__ = ["Part", "parse", "parse_parts"]

@@ -1,8 +1,9 @@
-r"""Tokens of a regular expression: escapes, classes, flags, and what verbose mode ignores.
+r"""Tokens of a regular expression: groups, classes, flags, and what verbose mode ignores.
 
 The grammar (`regex.lark`) is the same everywhere in a pattern; what a character means is not: it
 depends on the flags in force, on being inside a class, on the dialect. All of that is settled
-here, so that a token carries the expression it stands for and the grammar is small.
+here (for escapes, in `pattern_escapes`), so that a token carries the expression it stands for and
+the grammar is small.
 
 Two dialects: Python's `re` for constraints, ECMAScript's for JSON Schema's `pattern`. The
 properties `\p{..}` are taken in both.
@@ -10,37 +11,21 @@ properties `\p{..}` are taken in both.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 from lark import Token
 
-from lmc.constraints.charset import (
-    ANY,
-    CharSet,
-    category,
-    digits,
-    fold_case,
-    spaces,
-    word_chars,
-)
+from lmc.constraints.charset import ANY, CharSet, fold_case
 from lmc.constraints.expression import END, START, Alt, Chars, Expression, Look, Seq, Text
-from lmc.errors import ConstraintError
+from lmc.constraints.pattern_escapes import OCTAL, Reader
 
-__all__ = ["Group", "Quantifier", "Scanner", "pattern_error"]
+__all__ = ["Group", "Quantifier", "Scanner"]
 
 _PYTHON_FLAGS = "aiLmsux"
-_SIMPLE = {"f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_OCTAL = "01234567"
-_HEX = "0123456789abcdefABCDEF"
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _NEWLINE = CharSet.chars("\n")
 _ECMA_LINE_ENDS = CharSet.chars("\n\r\u2028\u2029")
-_ECMA_SPACES = CharSet.chars("\t\n\v\f\r \xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff") | CharSet(
-    (0x2000, 0x200B)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +45,8 @@ class Quantifier:
     mode: str
 
 
-def pattern_error(
-    pattern: str, position: int, problem: str, *, end: int | None = None, hint: str | None = None
-) -> ConstraintError:
-    """An error with the place marked by carets under the pattern; positions count from 0."""
-    begin = max(0, position - 36)
-    shown = pattern[begin : begin + 72]
-    visible = "".join(c if c.isprintable() else "\u00b7" for c in shown)
-    before = "..." if begin else ""
-    after = "..." if begin + 72 < len(pattern) else ""
-    width = max(1, min((end or position + 1), begin + len(shown)) - position)
-    marks = " " * (len(before) + position - begin) + "^" * width
-    return ConstraintError(
-        f"{problem} at position {position} of the pattern\n"
-        f"    {before}{visible}{after}\n    {marks}",
-        hint=hint,
-    )
-
-
 @dataclass
-class Scanner:
+class Scanner(Reader):
     """Reads one pattern once.
 
     Attributes:
@@ -87,13 +54,9 @@ class Scanner:
         before, last: the kinds of the last two tokens.
     """
 
-    pattern: str
-    ecma: bool = False
     opened: list[int] = field(default_factory=list)
     before: str = ""
     last: str = ""
-    _at: int = 0
-    _flags: frozenset[str] = frozenset()
     _outer: list[frozenset[str]] = field(default_factory=list)
     _emitted: int = 0
 
@@ -108,37 +71,10 @@ class Scanner:
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def _fail(
-        self, position: int, problem: str, *, end: int | None = None, hint: str | None = None
-    ) -> NoReturn:
-        raise pattern_error(self.pattern, position, problem, end=end, hint=hint)
-
     def _token(self, kind: str, value: object, start: int) -> Token:
         token = Token(kind, "", start_pos=start, end_pos=self._at)
         token.value = value
         return token
-
-    def _peek(self, ahead: int = 0) -> str:
-        at = self._at + ahead
-        return self.pattern[at] if at < len(self.pattern) else ""
-
-    def _take(self, text: str) -> bool:
-        if self.pattern.startswith(text, self._at):
-            self._at += len(text)
-            return True
-        return False
-
-    def _until(self, stop: str, start: int, missing: str) -> str:
-        end = self.pattern.find(stop, self._at)
-        if end < 0:
-            self._fail(start, missing)
-        found = self.pattern[self._at : end]
-        self._at = end + len(stop)
-        return found
-
-    @property
-    def _ascii(self) -> bool:
-        return self.ecma or "a" in self._flags
 
     @property
     def _fold(self) -> str | None:
@@ -411,7 +347,7 @@ class Scanner:
 
     def _octal_or_reference(self, start: int) -> Expression:
         text = self.pattern[start + 1 : start + 4]
-        if not self.ecma and len(text) == 3 and all(c in _OCTAL for c in text):
+        if not self.ecma and len(text) == 3 and all(c in OCTAL for c in text):
             code = int(text, 8)
             if code > 0o377:
                 self._fail(start, "an octal escape is greater than \\377")
@@ -422,9 +358,6 @@ class Scanner:
             end += 1
         self._at = end
         return self._refuse(start, "a back reference")
-
-    def _word(self) -> CharSet:
-        return word_chars(ascii_only=self._ascii)
 
     def _boundary(self) -> Expression:
         word = Chars(self._word())
@@ -443,99 +376,6 @@ class Scanner:
             # `re` says that an empty text has no place that is not a boundary.
             outside += (Alt((Look(any_char, behind=True), Look(any_char))),)
         return Alt((Seq((Look(word, behind=True), Look(word))), Seq(outside)))
-
-    def _class_or_char(self, start: int) -> CharSet | int:
-        """What an escape stands for, inside or outside a class: a set or one character."""
-        char = self._peek(1)
-        self._at += 2
-        sets = {
-            "d": lambda: digits(ascii_only=self._ascii),
-            "s": lambda: _ECMA_SPACES if self.ecma else spaces(ascii_only=self._ascii),
-            "w": self._word,
-        }
-        if char.lower() in sets and char in "dDsSwW":
-            found = sets[char.lower()]()
-            return found if char.islower() else ~found
-        if char in "pP":
-            return self._property(start, negated=char == "P")
-        if char in _SIMPLE:
-            return ord(_SIMPLE[char])
-        if char == "a" and not self.ecma:
-            return 7
-        if char == "x":
-            return self._hex(start, 2)
-        if char == "u":
-            if self.ecma and self._take("{"):
-                return self._code(start, self._until("}", start, "this escape is never closed"))
-            return self._pair(start, self._hex(start, 4, surrogates=True))
-        if char == "U" and not self.ecma:
-            return self._hex(start, 8)
-        if char == "N" and not self.ecma:
-            return self._named(start)
-        if char == "0":
-            digits_ = ""
-            while not self.ecma and len(digits_) < 2 and self._peek() and self._peek() in _OCTAL:
-                digits_ += self._peek()
-                self._at += 1
-            return int("0" + digits_, 8)
-        if char == "c" and self.ecma and self._peek() and self._peek() in _LETTERS:
-            self._at += 1
-            return ord(self.pattern[self._at - 1]) % 32
-        if char in _LETTERS:
-            self._fail(start, f"\\{char} means nothing", end=self._at)
-        return ord(char)
-
-    def _hex(self, start: int, count: int, *, surrogates: bool = False) -> int:
-        text = self.pattern[self._at : self._at + count]
-        if len(text) < count or not all(c in _HEX for c in text):
-            self._fail(start, f"this escape needs {count} hexadecimal digits", end=self._at)
-        self._at += count
-        return self._code(start, text, surrogates=surrogates)
-
-    def _code(self, start: int, text: str, *, surrogates: bool = False) -> int:
-        if not text or not all(c in _HEX for c in text) or int(text, 16) > 0x10FFFF:
-            self._fail(start, "there is no such character", end=self._at)
-        code = int(text, 16)
-        if 0xD800 <= code < 0xE000 and not surrogates:
-            self._fail(start, "a surrogate is no character", end=self._at)
-        return code
-
-    def _pair(self, start: int, code: int) -> int:
-        """A character written as two surrogates, as ECMAScript has it."""
-        if not 0xD800 <= code < 0xE000:
-            return code
-        if self.ecma and code < 0xDC00 and self._take("\\u"):
-            low = self._hex(start, 4, surrogates=True)
-            if 0xDC00 <= low < 0xE000:
-                return 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
-        return self._fail(start, "a surrogate is no character", end=self._at)
-
-    def _named(self, start: int) -> int:
-        if not self._take("{"):
-            self._fail(start, "a name in braces must follow \\N", end=self._at)
-        name = self._until("}", start, "the character's name is not closed")
-        try:
-            return ord(unicodedata.lookup(name))
-        except (KeyError, TypeError):
-            self._fail(start, f"no character is named {name!r}", end=self._at)
-
-    def _property(self, start: int, *, negated: bool) -> CharSet:
-        name = self._peek()
-        if self._take("{"):
-            name = self._until("}", start, "the property's name is not closed")
-        else:
-            self._at += 1
-        if name.startswith("^"):
-            name, negated = name[1:], not negated
-        found = category(name) if name else None
-        if found is None:
-            self._fail(
-                start,
-                f"the property {name!r} is not known",
-                end=self._at,
-                hint="general categories are: L, Lu, Nd, Letter, ...",
-            )
-        return ~found if negated else found
 
     # -- classes -----------------------------------------------------------------------------
 
@@ -595,11 +435,11 @@ class Scanner:
             return 8
         if char in "123456789" and not self.ecma:
             text = self.pattern[at + 1 : at + 4]
-            if len(text) < 3 or not all(c in _OCTAL for c in text):
+            if len(text) < 3 or not all(c in OCTAL for c in text):
                 # `re` reads up to three octal digits in a class, and none is no escape.
                 digits_ = ""
                 for c in text:
-                    if c not in _OCTAL:
+                    if c not in OCTAL:
                         break
                     digits_ += c
                 if not digits_ or char in "89":

@@ -70,7 +70,7 @@ def test_keys_come_in_the_order_of_the_schema() -> None:
 
 def test_keys_may_come_in_the_order_of_required_if_it_has_all() -> None:
     names = ["c", "b", "a"]
-    properties = {key: {} for key in "abc"}
+    properties: dict[str, Any] = {name: {} for name in "abc"}
     for options in ({}, {"minProperties": 4}, {"additionalProperties": False}):
         found = schema(properties=properties, required=names, **options)
         more = "z" if "minProperties" in options else ""
