@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmc.constraints import expression as ex
 from lmc.constraints.machine import DEAD, Machine
+from lmc.constraints.stored import decode, encode
 from lmc.constraints.texts import random_text, shortest_text
 from lmc.errors import ConstraintError, PlanError
 
@@ -44,7 +45,7 @@ class Automaton:
 
     def __init__(self, expression: ex.Expression) -> None:
         self.expression = expression
-        self._data = {"version": _VERSION, "kind": "regular", **ex.encode(expression)}
+        self._data = {"version": _VERSION, "kind": "regular", **encode(expression)}
         text = json.dumps(self._data, sort_keys=True, separators=(",", ":"))
         self.digest = hashlib.sha256(text.encode()).hexdigest()
         self._machine: Machine | None = None
@@ -86,8 +87,8 @@ class Automaton:
                 hint="compile the program again with this lmc",
             )
         try:
-            return Automaton(ex.decode(data))
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+            return Automaton(decode(data))
+        except ValueError as error:
             raise PlanError(f"the automaton is damaged: {error}") from error
 
     def is_empty(self) -> bool:

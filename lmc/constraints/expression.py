@@ -1,7 +1,7 @@
-"""The language of constraints: a small algebra of texts, and the form in which it is stored.
+"""The language of constraints: a small algebra of texts.
 
 An expression stands for a set of texts. Front ends (regexes, choices, schemas) make expressions,
-automata are made from them, and a plan keeps them as JSON. Nothing here runs anything.
+automata are made from them, and a plan keeps them as JSON (`stored`). Nothing here runs anything.
 
     Chars(set)                one character of a set
     Text(text)                just this text
@@ -18,11 +18,8 @@ automata are made from them, and a plan keeps them as JSON. Nothing here runs an
 
 from __future__ import annotations
 
-import base64
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from lmc.constraints.charset import ANY, CharSet
 
@@ -45,8 +42,7 @@ __all__ = [
     "Rules",
     "Seq",
     "Text",
-    "decode",
-    "encode",
+    "children",
     "one_of",
     "walk",
 ]
@@ -209,109 +205,3 @@ def walk(expression: Expression) -> Iterator[Expression]:
             seen.add(id(node))
             yield node
             stack.extend(children(node))
-
-
-def encode(expression: Expression) -> dict[str, Any]:
-    """The expression as JSON values; equal parts are stored once. Read back by `decode`."""
-    nodes: list[list[Any]] = []
-    known: dict[str, int] = {}
-    done: dict[int, int] = {}
-
-    def add(row: list[Any]) -> int:
-        key = repr(row)
-        if key not in known:
-            known[key] = len(nodes)
-            nodes.append(row)
-        return known[key]
-
-    def visit(node: Expression) -> int:
-        if id(node) not in done:
-            done[id(node)] = row_of(node)
-        return done[id(node)]
-
-    def row_of(node: Expression) -> int:
-        inner = [visit(child) for child in children(node)]
-        match node:
-            case Chars(chars):
-                return add(["chars", _pack(chars.edges)])
-            case Text(text):
-                return add(["text", text])
-            case Seq():
-                return add(["seq", *inner])
-            case Alt():
-                return add(["alt", *inner])
-            case Both():
-                return add(["both", *inner])
-            case Repeat(_, low, high, lazy):
-                return add(["repeat", inner[0], low, high, lazy])
-            case Not():
-                return add(["not", inner[0]])
-            case Look(_, behind, negative):
-                return add(["look", inner[0], behind, negative])
-            case Atomic():
-                return add(["atomic", inner[0]])
-            case Ref(index):
-                return add(["ref", index])
-            case Rules():
-                return add(["rules", *inner])
-            case Except(_, _, texts):
-                return add(["except", *inner, *texts])
-
-    visit(expression)
-    return {"nodes": nodes}
-
-
-def decode(data: dict[str, Any]) -> Expression:
-    """Read what `encode` wrote; raises ValueError, KeyError, IndexError or TypeError if damaged."""
-    made: list[Expression] = []
-    for row in data["nodes"]:
-        kind, rest = row[0], row[1:]
-        match kind:
-            case "chars":
-                made.append(Chars(CharSet(_unpack(rest[0]))))
-            case "text":
-                made.append(Text(str(rest[0])))
-            case "seq":
-                made.append(Seq(tuple(made[i] for i in rest)))
-            case "alt":
-                made.append(Alt(tuple(made[i] for i in rest)))
-            case "both":
-                made.append(Both(tuple(made[i] for i in rest)))
-            case "repeat":
-                made.append(Repeat(made[rest[0]], rest[1], rest[2], rest[3]))
-            case "not":
-                made.append(Not(made[rest[0]]))
-            case "look":
-                made.append(Look(made[rest[0]], rest[1], rest[2]))
-            case "atomic":
-                made.append(Atomic(made[rest[0]]))
-            case "ref":
-                made.append(Ref(int(rest[0])))
-            case "rules":
-                made.append(Rules(tuple(made[i] for i in rest)))
-            case "except":
-                chars = made[rest[0]]
-                if not isinstance(chars, Chars):
-                    raise TypeError("an exception is not made of characters")
-                made.append(Except(chars, made[rest[1]], tuple(str(t) for t in rest[2:])))
-            case _:
-                raise ValueError(f"unknown kind of expression {kind!r}")
-    return made[-1]
-
-
-def _pack(edges: tuple[int, ...]) -> list[int] | str:
-    """Edges as they are if few; else their differences, compressed, as base64."""
-    if len(edges) <= 16:
-        return list(edges)
-    steps = ",".join(str(b - a) for a, b in zip((0, *edges), edges, strict=False))
-    return base64.b64encode(zlib.compress(steps.encode(), 9)).decode()
-
-
-def _unpack(stored: list[int] | str) -> tuple[int, ...]:
-    if isinstance(stored, list):
-        return tuple(int(e) for e in stored)
-    edges, at = [], 0
-    for step in zlib.decompress(base64.b64decode(stored)).decode().split(","):
-        at += int(step)
-        edges.append(at)
-    return tuple(edges)

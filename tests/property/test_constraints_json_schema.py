@@ -14,7 +14,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmc.constraints import automaton_of
@@ -82,12 +82,19 @@ def deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     }  # fmt: skip
     chosen = st.lists(st.sampled_from(sorted(keywords)), min_size=1, max_size=3, unique=True)
     made = chosen.flatmap(lambda words: st.fixed_dictionaries({w: keywords[w] for w in words}))
-    return st.one_of(made, st.tuples(made, simple).map(merged))
+    return st.one_of(made, st.tuples(made, simple).map(merged)).map(without_idle_if)
 
 
 def merged(pair: tuple[dict[str, Any], Any]) -> dict[str, Any]:
     first, second = pair
     return {**(second if isinstance(second, dict) else {}), **first}
+
+
+def without_idle_if(schema: dict[str, Any]) -> dict[str, Any]:
+    """An `if` by itself says nothing, but the oracle may follow it around in a circle."""
+    if schema.keys().isdisjoint({"then", "else"}):
+        schema.pop("if", None)
+    return schema
 
 
 parts = st.recursive(simple, deeper, max_leaves=5)
@@ -132,13 +139,6 @@ def is_huge(text: str) -> bool:
     return re.search(r"[eE]\+?\d{3}", text) is not None
 
 
-def is_valid(oracle: jsonschema.Draft202012Validator, value: Any) -> bool:
-    try:
-        return bool(oracle.is_valid(value))
-    except RecursionError:  # a schema within itself with nothing in between has no meaning
-        reject()
-
-
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(schemas)
@@ -156,13 +156,13 @@ def test_schemas_mean_what_jsonschema_says(schema: Any) -> None:
     if problem:
         # What is refused is refused for its size, or since nothing is valid.
         assert "nothing can match" in problem or "too" in problem
-        assert "too" in problem or not any(is_valid(oracle, v) for v in VALUES)
+        assert "too" in problem or not any(oracle.is_valid(v) for v in VALUES)
         return
     for value in VALUES:
         taken = any(found.matches(text) for text in spellings(value))
-        assert taken == is_valid(oracle, value), value
+        assert taken == oracle.is_valid(value), value
     draw = random.Random(0)
     for about in (0, 5, 15, 30):
         text = found.sample(draw, about)
         if not has_repeats(text) and not is_huge(text):  # the matcher sees to the former
-            assert is_valid(oracle, json.loads(text)), text
+            assert oracle.is_valid(json.loads(text)), text

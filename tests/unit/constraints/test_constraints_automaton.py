@@ -33,9 +33,24 @@ def test_an_automaton_survives_json() -> None:
     assert again.matches("STRASSE") == automaton.matches("STRASSE")
 
 
-@pytest.mark.parametrize("data", [{}, {"version": 0}, {"version": 1, "nodes": []},
-                                  {"version": 1, "nodes": [["seq", 3]]},
-                                  {"version": 1, "nodes": [["what"]]}, {"version": 1}])  # fmt: skip
+A = ["chars", [97, 98]]
+
+
+@pytest.mark.parametrize("data", [
+    {}, {"version": 0}, {"version": 1},
+    *({"version": 1, "nodes": nodes} for nodes in (
+        [], {}, [[]], [7], [["seq", 3]], [["seq", 0]], [A, ["seq", -1]], [A, ["seq", True]],
+        [["what"]], [["chars"]], [["chars", [97]]], [["chars", [98, 97]]], [["chars", [-1, 5]]],
+        [["chars", [5, 2_000_000]]], [["chars", [0xD800, 0xD801]]], [["chars", "####"]],
+        [["chars", "AAAA"]], [["text", 7]], [["text", "\ud800"]], [["text", "a", "b"]],
+        [A, ["repeat", 0, None, None, False]], [A, ["repeat", 0, -1, None, False]],
+        [A, ["repeat", 0, 2, 1, False]], [A, ["repeat", 0, 0, 1.5, False]],
+        [A, ["repeat", 0, 0, 1, "no"]], [A, ["repeat", 0, 0, 10**12, False]], [A, ["look", 0]],
+        [A, ["look", 0, 1, False]], [A, ["not"]], [["ref", 0]], [["rules"]],
+        [["ref", 2], ["rules", 0]], [["ref", 0], ["not", 0], ["rules", 1]],
+        [["text", "a"], ["except", 0, 0, "a"]], [A, ["except", 0, 0, "b"]], [A, ["except", 0]],
+    )),
+])  # fmt: skip
 def test_damaged_data_is_refused(data: dict[str, object]) -> None:
     with pytest.raises(PlanError):
         Automaton.from_json(data)

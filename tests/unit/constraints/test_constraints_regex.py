@@ -11,8 +11,9 @@ import pytest
 
 from lmc.constraints import Automaton, automaton_of
 from lmc.constraints.charset import ANY, CharSet
-from lmc.constraints.expression import Chars, Text, encode
+from lmc.constraints.expression import Chars, Text
 from lmc.constraints.regex import parse
+from lmc.constraints.stored import encode
 from lmc.errors import ConstraintError
 
 CASES = [
