@@ -6,7 +6,6 @@ its gens and the texts between them are matched as one.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ from lmc.constraints import Automaton, automaton_of
 from lmc.constraints.compressed import compressed
 from lmc.constraints.description import fixed_in
 from lmc.constraints.joining import joined
-from lmc.errors import ConstraintError, Location
+from lmc.errors import Location
 from lmc.ir.analysis import gens
 from lmc.ir.core import Const, Program
 from lmc.ir.export import Beside
@@ -62,11 +61,9 @@ def automata_beside(program: Program, most_edges: int) -> list[Beside]:
         if not held.alone:
             continue
         source = held.source if isinstance(held.source, str) else list(held.source)
-        # a grammar for llguidance has no automaton
-        with contextlib.suppress(ConstraintError):
-            view = compressed(held.automaton.machine, most_edges)
-            nodes = tuple(dict.fromkeys(number for _, number, _ in held.gens))
-            found.append(Beside(f"{held.kind} {source}", view, nodes))
+        view = compressed(held.automaton.machine, most_edges)
+        nodes = tuple(dict.fromkeys(number for _, number, _ in held.gens))
+        found.append(Beside(f"{held.kind} {source}", view, nodes))
     return found
 
 
@@ -103,10 +100,7 @@ def _held(program: Program) -> list[_Held]:
 
 def _measured(automaton: Automaton) -> dict[str, Any]:
     """How many states an automaton has, and how much of its texts is fixed."""
-    try:
-        fixed = fixed_in(automaton)
-    except ConstraintError:  # a grammar for llguidance has no automaton
-        return {"states": None, "fixed": None}
+    fixed = fixed_in(automaton)
     return {
         "states": _states(automaton),
         "fixed": {

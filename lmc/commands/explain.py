@@ -134,9 +134,6 @@ def _constraints(constraints: list[dict[str, Any]]) -> Iterator[str]:
         more = "".join(f", {name} {value}" for name, value in given.items() if value)
         source = str(one["source"]).replace("\n", "\\n")
         yield f"  {gens}: {one['kind']} {source}{more}"
-        if one["fixed"] is None:
-            yield "    matched by llguidance; what is fixed shows only when it runs"
-            continue
         yield f"    {one['states'] or f'more than {MOST_STATES}'} states"
         shortest, random = one["fixed"]["shortest"], one["fixed"]["random"]
         share = fixed_share(shortest["fixed"], shortest["bytes"], random["least"], random["most"])

@@ -79,9 +79,6 @@ def described(
         samples: random texts to give, fewer if there are fewer.
         seed: of these.
         most_states: over bytes that are made to measure the automaton as a whole.
-
-    Raises:
-        ConstraintError: it is a grammar for llguidance, which has no automaton.
     """
     machine = automaton.machine
     assert machine.start is not None, "something matches"
@@ -119,11 +116,7 @@ def samples_of(automaton: Automaton, count: int, seed: int = 0) -> tuple[str, ..
 
 
 def fixed_in(automaton: Automaton, seed: int = 0) -> Fixed:
-    """How much of a shortest text and of some random texts is fixed.
-
-    Raises:
-        ConstraintError: it is a grammar for llguidance, which has no automaton.
-    """
+    """How much of a shortest text and of some random texts is fixed."""
     machine, shortest = automaton.machine, automaton.shortest()
     shares = [
         _fixed_bytes(machine, text) / max(1, len(text.encode()))

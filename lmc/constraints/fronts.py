@@ -114,19 +114,10 @@ def _json_schema(
 
 def _ebnf(source: object) -> Automaton:
     from lmc.constraints.ebnf import parse_grammar
-    from lmc.constraints.left_recursion import HiddenRecursionError
 
     if not isinstance(source, str):
         raise ConstraintError(f"a grammar is a text, not {type(source).__name__}")
-    try:
-        return Automaton(parse_grammar(source)).checked("the grammar")
-    except HiddenRecursionError as error:
-        from lmc.constraints.fallback import FallbackGrammar
-
-        try:
-            return FallbackGrammar(source)
-        except ConstraintError as other:
-            raise ConstraintError(f"{error.problem}; {other.problem}", hint=error.hint) from None
+    return Automaton(parse_grammar(source)).checked("the grammar")
 
 
 def _shown(source: str) -> str:

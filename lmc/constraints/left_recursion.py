@@ -1,26 +1,23 @@
 """Rules that begin with themselves, rewritten so that none does.
 
 `a: a "+" t | t` becomes `a: t ("+" t)*`; where several rules begin with each other, they are first
-put into each other. The set of texts stays the same.
+put into each other. Where a rule begins with itself behind parts that may be empty, all rules are
+first split into the empty text and the rest. The set of texts stays the same.
 
 Source      the method of M. Paull, as in Hopcroft and Ullman, Introduction to Automata Theory,
-            1979, section 4.6, on expressions instead of productions.
+            1979, section 4.6, on expressions instead of productions; section 4.4 on empty texts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lmc.constraints.expression import EPSILON, Alt, Expression, Ref, Repeat, Seq, Text
+from lmc.constraints.expression import EPSILON, NEVER, Alt, Expression, Ref, Repeat, Seq, Text
 from lmc.errors import ConstraintError
 
-__all__ = ["HiddenRecursionError", "without_left_recursion"]
+__all__ = ["without_left_recursion"]
 
 _MOST_ARMS = 2000
-
-
-class HiddenRecursionError(ConstraintError):
-    """A rule begins with itself behind parts that may be empty."""
 
 
 _Arm = tuple[int | None, Expression]
@@ -31,9 +28,22 @@ def without_left_recursion(rules: Sequence[Expression]) -> list[Expression]:
     """The same rules, none of which begins with itself.
 
     Raises:
-        HiddenRecursionError: a rule begins with itself behind a part that may be empty.
         ConstraintError: the rules grow beyond measure.
     """
+    found = _rewritten(rules)
+    if _is_recursive(found):
+        found = _rewritten(_without_empty_texts(rules))
+        assert not _is_recursive(found), "nothing can hide where no text is empty"
+    return found
+
+
+def _is_recursive(rules: Sequence[Expression]) -> bool:
+    nullable = _nullable(rules)
+    return bool(_groups([_fronts(rule, nullable) for rule in rules]))
+
+
+def _rewritten(rules: Sequence[Expression]) -> list[Expression]:
+    """The rules without left recursion that can be seen."""
     found = list(rules)
     nullable = _nullable(found)
     for group in _groups([_fronts(rule, nullable) for rule in found]):
@@ -52,13 +62,47 @@ def without_left_recursion(rules: Sequence[Expression]) -> list[Expression]:
                 others = [(head, _then(rest, tail)) for head, rest in others]
             done[rule] = others
             found[rule] = _either([_whole(arm) for arm in others])
-    nullable = _nullable(found)
-    if list(_groups([_fronts(rule, nullable) for rule in found])):
-        raise HiddenRecursionError(
-            "a rule of the grammar begins with itself behind parts that may be empty",
-            hint="write the empty cases as alternatives of their own",
-        )
     return found
+
+
+def _without_empty_texts(rules: Sequence[Expression]) -> list[Expression]:
+    """The same rules, of which only the first may have an empty text, and none names it."""
+    nullable = _nullable(rules)
+
+    def whole(node: Expression) -> Expression:
+        match node:
+            case Ref(index):
+                rest = Ref(index + 1)
+                return Alt((EPSILON, rest)) if nullable[index] else rest
+            case Seq(items):
+                return Seq(tuple(map(whole, items)))
+            case Alt(items):
+                return Alt(tuple(map(whole, items)))
+            case Repeat(item, low, high):
+                return Repeat(whole(item), low, high)
+            case _:
+                return node
+
+    def filled(node: Expression) -> Expression:
+        """The texts of `node` that are not empty."""
+        match node:
+            case Ref(index):
+                return Ref(index + 1)
+            case Seq(items) if items:
+                rest = Seq(items[1:])
+                first = Seq((filled(items[0]), whole(rest)))
+                return Alt((first, filled(rest))) if _is_nullable(items[0], nullable) else first
+            case Alt(items):
+                return Alt(tuple(map(filled, items)))
+            case Repeat(item, low, high) if high != 0:
+                # With an empty item fewer will do; else one at least is not empty.
+                least = 0 if _is_nullable(item, nullable) else max(low - 1, 0)
+                more = Repeat(filled(item), least, None if high is None else high - 1)
+                return Seq((filled(item), more))
+            case _:
+                return NEVER if _is_nullable(node, nullable) else node
+
+    return [whole(Ref(0)), *map(filled, rules)]
 
 
 def _put_in(arm: _Arm, rule: int, arms: list[_Arm]) -> list[_Arm]:

@@ -23,10 +23,6 @@ def load(data: dict[str, Any]) -> Automaton:
         PlanError: the data is damaged or of another version.
     """
     kind = data.get("kind") if isinstance(data, dict) else None
-    if kind == "llguidance":
-        from lmc.constraints.fallback import FallbackGrammar
-
-        return FallbackGrammar.from_json(data)
     found = Automaton.from_json(data)
     return JsonAutomaton(found.expression) if kind == "json" else found
 
@@ -39,10 +35,4 @@ def matcher_of(constraint: Automaton, vocabulary: Vocabulary) -> TokenMatcher:
     """
     if isinstance(constraint, JsonAutomaton):
         return JsonMatcher(constraint, vocabulary)
-    if type(constraint) is Automaton:
-        return TokenMatcher(constraint, vocabulary)
-    from lmc.constraints.fallback import FallbackGrammar, FallbackMatcher
-
-    if isinstance(constraint, FallbackGrammar):
-        return FallbackMatcher(constraint, vocabulary)
     return TokenMatcher(constraint, vocabulary)

@@ -110,12 +110,6 @@ def test_explain_takes_a_program_or_a_pattern(args: list[str], invoke: Invoke) -
     invoke("explain", *args, code=2)
 
 
-def test_grammars_for_llguidance_have_nothing_to_show(invoke: Invoke) -> None:
-    pytest.importorskip("llguidance")
-    grammar = 'start: a\na: b a "x" | "y"\nb: "z"?'
-    assert "has no automaton" in invoke("constraint", "--ebnf", grammar, code=2).stderr
-
-
 def test_drawings(invoke: Invoke) -> None:
     pattern = '"[^"\\\\]{2}"|\\n<b>&'
     dot = invoke("constraint", pattern, "--emit", "dot").stdout
