@@ -14,6 +14,9 @@ __all__ = [
     "MAX_TOP_LOGPROBS", "SELECT_METHODS", "Constraint", "GenParams", "LogitBias", "check_choosing",
 ]  # fmt: skip
 
+REASONING = ("<think>", "</think>")
+"""What stands around the part in which a model thinks before it answers."""
+
 SELECT_METHODS = (
     "token_length_normalized",
     "greedy_token",

@@ -304,7 +304,12 @@ class _Recorder:
         return Prompt(begun.tokens, begun.span, state.messages + 1)
 
     def gen(
-        self, state: Prompt, name: str, params: GenParams, at: Location | None
+        self,
+        state: Prompt,
+        name: str,
+        params: GenParams,
+        at: Location | None,
+        sample: int | None = None,
     ) -> tuple[Prompt, str]:
         after, call = self.oracle.gen(name, state, params)
         self.calls.append(call)
@@ -322,6 +327,12 @@ class _Recorder:
         after, call = self.oracle.select(name, state, choices)
         self.calls.append(call)
         return after, call.text
+
+    def branch(self, state: Prompt, index: int) -> Prompt:
+        return state
+
+    def joins(self, params: GenParams, at: Location | None) -> bool:
+        return False  # templates are left out
 
     def read(self, ref: str) -> str:
         return ref

@@ -31,7 +31,7 @@ from lmc.frontend.variables import (
     copied,
     entries_since,
 )
-from lmc.params import GenParams, check_choosing
+from lmc.params import REASONING, GenParams, check_choosing
 
 __all__ = [
     "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "Samples", "ScoreExpr", "SelectExpr",
@@ -642,31 +642,38 @@ class State:
     def messages(self) -> list[dict[str, Any]]:
         """The chat so far, as `[{"role": ..., "content": ...}, ...]`; waits for model calls.
 
-        A message that is still open is the last one, as far as it goes.
+        A message that is still open is the last one, as far as it goes. What the model thought
+        stands apart, as its `reasoning_content`.
 
         Raises:
             UsageError: there is text outside of messages.
         """
         at = here()
         self._check_alive(at)
-        found: list[tuple[str, list[str | Made]]] = []
-        inside = False
+        found: list[dict[str, Any]] = []
+        open_parts: list[list[str | Made]] = []  # of the message, and of the reasoning in it
         for entry in entries_since(None, self._log):
             check_known(entry, at)
             if entry.kind == "begin":
-                found.append((entry.held, []))
-                inside = True
+                open_parts.append([])
+                if entry.held == "reasoning":
+                    found[-1]["reasoning_content"] = open_parts[-1]
+                else:
+                    found.append({"role": entry.held, "content": open_parts[-1]})
             elif entry.kind == "end":
-                inside = False
-            elif inside:
-                found[-1][1].append(entry.held)
+                open_parts.pop()
+            elif open_parts:
+                open_parts[-1].append(entry.held)
             elif type(entry.held) is not str or entry.held:
                 raise UsageError(
                     "messages(): the prompt has text outside of its messages",
                     at,
                     hint="append it inside a message, or use text()",
                 )
-        return [{"role": role, "content": self._read(Row(tuple(parts)))} for role, parts in found]
+        return [
+            {key: h if key == "role" else self._read(Row(tuple(h))) for key, h in message.items()}
+            for message in found
+        ]
 
     def mark(self) -> Mark:
         """This place in the prompt, to come back to with `reset`."""
@@ -761,6 +768,42 @@ class State:
     def assistant(self, content: object = None) -> Message:
         """An assistant message: with content, appended at once; without, a `with` block."""
         return self._message("assistant", content)
+
+    def reasoning(self, name: str = "reasoning", max_tokens: int = 1024, **parameters: Any) -> None:
+        """Let the model think before it answers; what it thinks becomes the variable `name`.
+
+        The first thing in an assistant message. The marks around it, `<think>` and `</think>`, are
+        written here, where the template does not begin it; neither they nor the thoughts are a
+        part of what is generated after it. Stop strings of later gens do not act inside.
+
+        Args:
+            name: of the variable.
+            max_tokens: most tokens of it; then it is closed as it is.
+            parameters: others of `lmc.gen`, but for stops.
+
+        Raises:
+            UsageError: it is not the first thing in an assistant message.
+        """
+        at = here()
+        self._check_open(at)
+        first = self._log is not None and self._log.kind == "begin"
+        if self._role != "assistant" or not first:
+            raise UsageError(
+                "reasoning() is not the first thing in an assistant message",
+                at,
+                hint="write with s.assistant(): s.reasoning()",
+            )
+        if "stop" in parameters:
+            raise UsageError(
+                "reasoning() takes no stop", at, hint="it ends where the model ends it"
+            )
+        closes = REASONING[1]
+        asked = gen(name, max_tokens, stop=[f"\n{closes}", closes], **parameters)
+        for edge in ("begin", "end"):
+            self._ref = self._recorder.role(self._ref, "reasoning", edge, at)
+            self._log = Entry(self._log, edge, "reasoning")
+            if edge == "begin":
+                self._append(asked, at)
 
     def _message(self, role: str, content: object) -> Message:
         at = here()

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from os.path import commonprefix
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmc.errors import LmcError, ModelError, TraceError
@@ -27,7 +28,7 @@ from lmc.errors import LmcError, ModelError, TraceError
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["ChatTemplate", "Roles"]
+__all__ = ["ChatTemplate", "Roles", "template_text"]
 
 Roles = tuple[str, ...]
 
@@ -66,14 +67,22 @@ class ChatTemplate:
         self._end = lru_cache(_REMEMBERED)(self._find_end)
 
     def check(self) -> None:
-        """Raise ModelError if the template cannot render a single question."""
+        """Raise ModelError if the template cannot render a question and then another one.
+
+        What it would do with other roles is found when they are used: many take no system message.
+        """
         try:
             self.begin((), "user")
+            self.end(("user",))
             self.begin(("user",), "assistant")
+            self.end(("user", "assistant"))
+            self.begin(("user", "assistant"), "user")
         except LmcError as error:
             raise ModelError(
                 f"the chat template of {self.model} cannot be used: {error.problem}",
-                hint=error.hint,
+                hint=error.hint
+                if self._template is None
+                else 'give another one with chat_template=..., or "" to go without',
             ) from error
 
     def begin(self, history: Sequence[str], role: str, *, given: bool = False) -> str:
@@ -208,6 +217,25 @@ class ChatTemplate:
             f"the chat template of {self.model} takes no {role} message {where}: {reason}",
             hint="change the order of the roles, or put the text into a user message",
         )
+
+
+def template_text(given: str) -> str | None:
+    """The template that a user gives: Jinja text, the file it is in, or "" for none.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    if not given:
+        return None
+    if "{" in given:
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(
+            f"the chat template {given} cannot be read: {error}",
+            hint="give Jinja text or the name of a file with it",
+        ) from error
 
 
 class _Refused(Exception):  # noqa: N818 - never leaves this module

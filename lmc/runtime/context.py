@@ -10,12 +10,14 @@ Not here    rendering of chat templates (`chat`), tokenization itself (`tokenize
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
-from lmc.errors import RunError
+from lmc.errors import RunError, TraceError
+from lmc.params import REASONING
 from lmc.runtime.request import GenResult, KeyArray, keys_of, tokens_of
 
 __all__ = ["Context", "SpanTokenizer", "Template"]
@@ -38,7 +40,7 @@ class SpanTokenizer(Protocol):
 class Template(Protocol):
     """What a context needs of a chat template: the markup around a message's content."""
 
-    def begin(self, history: tuple[str, ...], role: str) -> str: ...
+    def begin(self, history: tuple[str, ...], role: str, *, given: bool = False) -> str: ...
 
     def end(self, history: tuple[str, ...]) -> str: ...
 
@@ -62,9 +64,18 @@ class _Rope:
 
 
 class Context:
-    """A prompt state. `roles` are those of the messages begun so far; `inside` one is open."""
+    """A prompt state.
 
-    __slots__ = ("_rope", "_settled", "inside", "keys", "pieces", "roles")
+    Attributes:
+        keys: of the settled tokens.
+        pieces: the open span after them, texts and whether each is markup.
+        roles: those of the messages begun so far.
+        inside: whether the last one is open.
+        opening: the markup that begins it, as it is before an answer of the model and before a
+            text that is given, where these differ and nothing has been appended yet; else None.
+    """
+
+    __slots__ = ("_rope", "_settled", "inside", "keys", "opening", "pieces", "roles")
 
     def __init__(
         self,
@@ -73,21 +84,27 @@ class Context:
         roles: tuple[str, ...] = (),
         inside: bool = False,
         rope: _Rope | None = None,
+        opening: tuple[str, str] | None = None,
     ) -> None:
         self.keys = keys
         self.pieces = pieces
         self.roles = roles
         self.inside = inside
+        self.opening = opening
         self._rope = rope
         self._settled: Context | None = None
 
     @property
     def text(self) -> str:
         """All text so far, the template's markup included."""
-        return str(self._rope) if self._rope else ""
+        said = str(self._rope) if self._rope else ""
+        return said + self.opening[0] if self.opening else said
 
     def since(self, before: Context) -> str:
-        """The text added since `before`, a context that this one was made of."""
+        """The text added since `before`, a context that this one was made of.
+
+        The markup that begins an answer is not added before it is known how the answer begins.
+        """
         parts: list[str] = []
         rope = self._rope
         while rope is not before._rope and rope is not None:
@@ -99,6 +116,8 @@ class Context:
         """With `text` appended; special tokens are recognized in markup only."""
         if not text:
             return self
+        if self.opening is not None:
+            return self._opened(given=True).extend(text, markup=markup)
         return Context(
             self.keys,
             (*self.pieces, (text, markup)),
@@ -108,12 +127,40 @@ class Context:
         )
 
     def role(self, role: str, edge: str, template: Template) -> Context:
-        """With a message of `role` begun or ended, as the chat template writes it."""
-        if edge == "begin":
-            began = self.extend(template.begin(self.roles, role), markup=True)
-            return Context(began.keys, began.pieces, (*self.roles, role), True, began._rope)
-        ended = self.extend(template.end(self.roles), markup=True)
-        return Context(ended.keys, ended.pieces, self.roles, False, ended._rope)
+        """With a message of `role` begun or ended, as the chat template writes it.
+
+        The role "reasoning" is the part before an answer in which a model thinks.
+        """
+        if role == "reasoning":
+            return self._reasoning(edge)
+        if edge == "end":
+            ended = self._opened(given=True).extend(template.end(self.roles), markup=True)
+            return Context(ended.keys, ended.pieces, self.roles, False, ended._rope)
+        asked = template.begin(self.roles, role)
+        given = asked
+        if role == "assistant":
+            with contextlib.suppress(TraceError):  # a template may know answers of the model only
+                given = template.begin(self.roles, role, given=True)
+        opening = None if asked == given else (asked, given)
+        began = self.extend("" if opening else asked, markup=True)
+        return Context(began.keys, began.pieces, (*self.roles, role), True, began._rope, opening)
+
+    def _reasoning(self, edge: str) -> Context:
+        opens, closes = REASONING
+        if edge == "end":
+            return self.extend(f"\n{closes}\n\n", markup=True)
+        # The prompt for an answer may begin the reasoning itself, or have an empty one.
+        asked = self.opening[0] if self.opening else self.pieces[-1][0] if self.pieces else ""
+        if asked.rstrip().endswith(opens):
+            return self._opened(given=False)
+        return self._opened(given=True).extend(f"{opens}\n", markup=True)
+
+    def _opened(self, *, given: bool) -> Context:
+        """With the markup that begins its message, now that one knows how it goes on."""
+        if self.opening is None:
+            return self
+        closed = Context(self.keys, self.pieces, self.roles, self.inside, self._rope)
+        return closed.extend(self.opening[given], markup=True)
 
     def settle(self, tokenizer: SpanTokenizer) -> Context:
         """With the open span tokenized, ready for a model call: at least one key, no pieces.
@@ -121,6 +168,10 @@ class Context:
         Raises:
             RunError: nothing was written yet and the model has no token to begin with.
         """
+        if self.opening is not None:
+            if self._settled is None:
+                self._settled = self._opened(given=False).settle(tokenizer)
+            return self._settled
         if not self.pieces and len(self.keys):
             return self
         if self._settled is None:
@@ -146,7 +197,7 @@ class Context:
             most: how many tokens are wanted.
         """
         plain: list[str] = []
-        for text, markup in reversed(self.pieces):
+        for text, markup in reversed(self._opened(given=False).pieces):
             if markup:
                 break
             plain.append(text)

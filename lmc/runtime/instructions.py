@@ -79,7 +79,9 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
         executor.set(row, instr.into.index, state.after_gen(result))
         executor.set(row, instr.into_text.index, result.text)
 
-    on_text = row.stream.writer(instr) if row.stream is not None else None
+    on_text = None
+    if row.stream is not None:
+        on_text = row.stream.writer(instr, state.since(row.regs[instr.state.index]))
     submit(executor, row, request, done, on_text, instr.into_text.index)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections.abc import Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from lmc.errors import ModelError, UsageError
-from lmc.runtime.chat import ChatTemplate
+from lmc.runtime.chat import ChatTemplate, template_text
 from lmc.runtime.engine import EngineCore
 from lmc.runtime.executor import Executor
 from lmc.runtime.target import Target
@@ -44,9 +46,11 @@ class LocalEngine:
         seed: of the random draws of runs that name no other, and of random weights.
         threads: CPU threads for the model; by default one a physical core.
         tool_workers: tools of programs that run at the same time at most.
+        chat_template: Jinja text, or the file it is in, instead of the model's own; "" for none.
+        chat_options: variables for the chat template, such as {"enable_thinking": False}.
 
     Raises:
-        ModelError: the model cannot be found, read or fetched.
+        ModelError: the model cannot be found, read or fetched, or its chat template cannot be used.
         UsageError: an argument is out of its range.
     """
 
@@ -62,6 +66,8 @@ class LocalEngine:
         seed: int = 0,
         threads: int | None = None,
         tool_workers: int = DEFAULT_TOOL_WORKERS,
+        chat_template: str | None = None,
+        chat_options: Mapping[str, Any] | None = None,
     ) -> None:
         from lmc.runtime.store import resolve
 
@@ -76,7 +82,17 @@ class LocalEngine:
         self.seed = seed
         files = resolve(model)
         self._tokenizer = load_tokenizer(files)
-        template = ChatTemplate(self._tokenizer.chat_template, self._tokenizer.named, model=model)
+        if chat_template is not None:
+            self._tokenizer.chat_template = template_text(chat_template)
+        self._chat_options = dict(chat_options or {})
+        template = ChatTemplate(
+            self._tokenizer.chat_template,
+            self._tokenizer.named,
+            model=model,
+            options=self._chat_options,
+        )
+        if template.source is not None:
+            template.check()
         self._runner = _runner(
             files,
             self._tokenizer,
@@ -109,8 +125,12 @@ class LocalEngine:
 
     @property
     def template_fingerprint(self) -> str:
-        """Identifies the chat template."""
-        return self._tokenizer.template_fingerprint
+        """Identifies the chat template, and the options that it is rendered with."""
+        plain = self._tokenizer.template_fingerprint
+        if not self._chat_options:
+            return plain
+        options = json.dumps(self._chat_options, sort_keys=True, default=repr)
+        return hashlib.sha256(f"{plain} {options}".encode()).hexdigest()
 
     @property
     def stats(self) -> EngineStats:

@@ -226,13 +226,21 @@ class RowStream:
         if into.index < len(row.regs) and row.is_set(into.index):
             self.is_set(row, into.index, row.regs[into.index])
 
-    def writer(self, instr: Gen) -> Callable[[str], None] | None:
-        """Takes the text of a gen piece by piece; None if nobody is to see it."""
+    def writer(self, instr: Gen, lead: str = "") -> Callable[[str], None] | None:
+        """Takes the text of a gen piece by piece; None if nobody is to see it.
+
+        Args:
+            instr: the gen.
+            lead: markup that the prompt has before that text, and has not been said.
+        """
         parts = [
             part for reg in (instr.into, instr.into_text) for part in self._parts.get(reg.index, ())
         ]
         if not parts:
             return None
+        for part in parts:
+            if part.channel == PROMPT:
+                self._say(part, lead)
 
         def write(text: str) -> None:
             for part in parts:
