@@ -341,6 +341,7 @@ class Release(Instr):
     """The state is not used again: what only it holds of the KV cache may be dropped first."""
 
     op: ClassVar[str] = "release"
+    tolerant: ClassVar[bool] = True
     state: Reg
 
 

@@ -106,7 +106,9 @@ MIN_PREFILL_TOKENS = 8  # below that a request of its own costs more than it sav
 
 
 def _release(executor: Executor, row: Row, instr: p.Release) -> None:
-    executor.core.release(row.regs[instr.state.index].settle(executor.target.tokenizer).keys)
+    state = row.regs[instr.state.index]
+    if isinstance(state, Context) and (state.pieces or len(state.keys)):  # it may have failed
+        executor.core.release(state.settle(executor.target.tokenizer).keys)
 
 
 def _compute(executor: Executor, row: Row, instr: p.Compute) -> None:
