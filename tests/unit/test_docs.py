@@ -13,7 +13,7 @@ import lmc
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["language.md", "running.md"])
+@pytest.mark.parametrize("page", ["language.md", "running.md", "from-sglang.md"])
 def test_the_blocks_of_a_page_run_in_order(
     page: str, fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ def refused(function: Any, match: str, fake: lmc.Engine, **arguments: Any) -> No
     assert eager.error.problem == caught.value.problem
 
 
-def test_fork_as_the_first_statement(fake: lmc.Engine) -> None:
+def test_fork_as_the_first_statement_b_70(fake: lmc.Engine) -> None:
     @lmc.jit
     def p(s: State) -> None:
         forks = s.fork(2)

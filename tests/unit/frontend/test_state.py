@@ -331,7 +331,7 @@ def test_wrong_calls_are_refused(fake: lmc.Engine) -> None:
         lmc.jit(unknown).run()
 
 
-def test_a_run_inside_of_a_program_is_left_to_the_run(fake: lmc.Engine) -> None:  # B-72
+def test_a_run_inside_of_a_program_is_left_to_the_run_b_72(fake: lmc.Engine) -> None:
     @lmc.jit
     def retry(s: State, x: str) -> Any:
         for n in range(3):

@@ -155,7 +155,7 @@ def think(s: State, q: str) -> Any:
     return s.messages()
 
 
-def test_reasoning_stands_apart() -> None:  # B-67
+def test_reasoning_stands_apart_b_67() -> None:
     for template, options in ((QWEN3, {}), (QWEN3, {"enable_thinking": False}), (SMOLLM2, {})):
         with engine(template, **options) as on:
             out = agreed(think, on, q="Q")
@@ -182,7 +182,7 @@ def test_reasoning_that_the_template_begins() -> None:
         assert f"assistant\n<think>\n{out['why']}\n</think>" in out.text
 
 
-def test_reasoning_ends_where_the_model_ends_it() -> None:
+def test_reasoning_ends_where_the_model_ends_it_b_67() -> None:
     @lmc.jit
     def p(s: State) -> Any:
         s.user("Q")
@@ -239,7 +239,7 @@ def test_templates_are_checked_when_the_model_is_loaded(tmp_path: Path) -> None:
         assert on.template_fingerprint != engine("").template_fingerprint
 
 
-def test_a_model_without_a_template_takes_plain_text_only() -> None:  # F-10
+def test_a_model_without_a_template_takes_plain_text_only_f_10() -> None:
     @lmc.jit
     def plain(s: State) -> None:
         s += "Hello " + lmc.gen("a", max_tokens=2)
@@ -251,7 +251,7 @@ def test_a_model_without_a_template_takes_plain_text_only() -> None:  # F-10
         assert "has no chat template" in error.problem
 
 
-def test_a_role_that_the_template_refuses_is_an_error_with_the_line() -> None:  # B-99
+def test_a_role_that_the_template_refuses_is_an_error_with_the_line_b_99() -> None:
     @lmc.jit
     def only_system(s: State) -> None:
         s.system("S")
@@ -267,7 +267,7 @@ def test_a_role_that_the_template_refuses_is_an_error_with_the_line() -> None:  
 
 
 @pytest.mark.parametrize("name", ["llama2", "llama3"])
-def test_there_is_one_bos(name: str) -> None:  # B-97, B-100
+def test_there_is_one_bos_b_97_b_100(name: str) -> None:
     @lmc.jit
     def p(s: State) -> None:
         s.system("S")
