@@ -1,11 +1,16 @@
 """How much of the public constraint set is right, and how fast: one JSON line a question.
 
     python benchmarks/constraints.py --data ../shared/data/constraints --tokenizer tokenizer.json
-        [--sets regexes schemas suite grammars] [--only PART_OF_ID]
+        [--sets regexes schemas suite grammars] [--only PART_OF_ID] [--peer]
 
 Walks of schemas are checked with `jsonschema`, walks of grammars with Lark's Earley parser. A valid
 value whose keys stand in another order than the schema's is tried in that order too; it counts as
 right then, and is listed under `order`.
+
+`--peer` times llguidance on the same constraints in the same run, masks along the tokens of the
+valid texts, and prints ratios. What masks leave for later is printed too: `advance_us`,
+`forced_us`, and the time of Python's collections inside and outside of masks (`gc_ms`; masks put them off, see
+`lmc.constraints.undisturbed`).
 
 Questions: of the constraints in the set, how many are accepted, and how many are *right* (every
 valid text's canonical tokens and the end are allowed, every invalid text is refused, every random
@@ -17,9 +22,11 @@ docs/constraints.md. Without the data there is nothing to measure and the script
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import re
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -52,20 +59,43 @@ def spread(values: list[float]) -> dict[str, float]:
 class Bench:
     """Runs constraints and keeps what was measured."""
 
-    def __init__(self, vocabulary: Vocabulary, seed: int) -> None:
+    def __init__(self, vocabulary: Vocabulary, seed: int, peer: Peer | None = None) -> None:
         self.vocabulary = vocabulary
         self.random = random.Random(seed)
         self.compile_ms: list[float] = []
         self.first_us: list[float] = []
         self.kept_us: list[float] = []
         self.forced_us: list[float] = []
+        self.advance_us: list[float] = []
+        self.kept_bytes: list[float] = []
+        self.peer = peer
+        self.in_mask = False
+        self.gc_ms = {"in_masks": 0.0, "outside": 0.0, "longest_in_masks": 0.0}
+        self._began = 0
+        gc.callbacks.append(self._collecting)
         self.tokens = self.forced = self.cut = self.refused_canonical = 0
         self.failures: list[tuple[str, str, str]] = []
 
+    def _collecting(self, phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.thread_time_ns()
+            return
+        took = (time.thread_time_ns() - self._began) / 1e6
+        self.gc_ms["in_masks" if self.in_mask else "outside"] += took
+        if self.in_mask:
+            self.gc_ms["longest_in_masks"] = max(self.gc_ms["longest_in_masks"], took)
+
+    def advance(self, matcher: TokenMatcher, token: int) -> None:
+        start = time.thread_time_ns()
+        matcher.advance(token)
+        self.advance_us.append((time.thread_time_ns() - start) / 1000)
+
     def mask(self, matcher: TokenMatcher) -> npt.NDArray[np.bool_]:
+        self.in_mask = True
         start = time.thread_time_ns()
         row = matcher.mask()
         self.first_us.append((time.thread_time_ns() - start) / 1000)
+        self.in_mask = False
         start = time.thread_time_ns()
         matcher.mask()
         self.kept_us.append((time.thread_time_ns() - start) / 1000)
@@ -77,7 +107,7 @@ class Bench:
         for token in self.vocabulary.encode(text):
             if not self.mask(matcher)[token]:
                 return False
-            matcher.advance(token)
+            self.advance(matcher, token)
         return matcher.is_complete() and bool(
             matcher.mask()[list(self.vocabulary.eos)].all() if self.vocabulary.eos else True
         )
@@ -125,7 +155,7 @@ class Bench:
             text = self.vocabulary.token_bytes[token]
             if text is None:
                 raise RuntimeError(f"control token {token} is allowed as text")
-            matcher.advance(token)
+            self.advance(matcher, token)
             out += text
         return None
 
@@ -145,6 +175,8 @@ class Bench:
             self.failures.append((name, "refused", str(error).splitlines()[0]))
             return False, False
         self.compile_ms.append((time.thread_time_ns() - start) / 1e6)
+        if self.peer is not None:
+            self.peer.make(name)
         wrong = []
         try:
             for spellings in valid:
@@ -166,8 +198,75 @@ class Bench:
                     wrong.append(("wrong", text))
         except Exception as error:
             wrong.append((type(error).__name__, str(error)))
+        if self.peer is not None:
+            for spellings in valid:
+                self.peer.along(spellings[0], self.vocabulary)
+        self.kept_bytes.append(kept_bytes(matcher))
         self.failures.extend((name, kind, text[:100]) for kind, text in wrong)
         return True, not wrong
+
+
+def kept_bytes(matcher: TokenMatcher) -> int:
+    """The bytes that are kept for a constraint after its run, all that can be reached from it.
+
+    Without the vocabulary, which is there once; with the arrays of its rows.
+    """
+    seen = {id(matcher.vocabulary), id(type(matcher))}
+    total, stack = 0, [matcher]
+    table = getattr(matcher, "_table", None)
+    if table is not None:
+        stack += [table, table.machine._derivatives, table.machine.rows]
+        seen |= {id(s) for s in matcher.vocabulary._slices.values()}
+        seen |= {id(getattr(matcher, "_quotes", None)), id(matcher.vocabulary.rows)}
+    while stack:
+        at: Any = stack.pop()
+        if id(at) in seen or isinstance(at, type | type(np) | type(kept_bytes)):
+            continue
+        seen.add(id(at))
+        total += sys.getsizeof(at)
+        stack.extend(gc.get_referents(at))
+    return total
+
+
+class Peer:
+    """llguidance on the same constraints."""
+
+    def __init__(self, tokenizer: Path) -> None:
+        import llguidance
+        from llguidance.hf import from_tokenizer
+        from transformers import PreTrainedTokenizerFast
+
+        self._package = llguidance
+        fast = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer))
+        fast.eos_token = fast.convert_ids_to_tokens(0) if fast.eos_token is None else fast.eos_token
+        self._tokenizer = from_tokenizer(fast)
+        self.kind, self.source = "", ""
+        self._matcher: Any = None
+        self.compile_ms: list[float] = []
+        self.mask_us: list[float] = []
+
+    def make(self, _: str) -> None:
+        """Compile the constraint that `kind` and `source` say."""
+        grammar = getattr(self._package.LLMatcher, f"grammar_from_{self.kind}")
+        start = time.thread_time_ns()
+        self._matcher = self._package.LLMatcher(self._tokenizer, grammar(self.source))
+        took = (time.thread_time_ns() - start) / 1e6
+        if self._matcher.is_error():
+            self._matcher = None
+        else:
+            self.compile_ms.append(took)
+
+    def along(self, text: str, vocabulary: Vocabulary) -> None:
+        """Masks along the tokens of a text."""
+        if self._matcher is None:
+            return
+        self._matcher.reset()
+        for token in vocabulary.encode(text):
+            start = time.thread_time_ns()
+            self._matcher.compute_logit_bias()
+            self.mask_us.append((time.thread_time_ns() - start) / 1000)
+            if not self._matcher.consume_token(token):
+                break
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -188,6 +287,8 @@ def regexes(bench: Bench, path: Path, only: str | None) -> None:
             matches = lambda _: False  # noqa: E731
         else:
             matches = lambda text, p=pattern: bool(re.fullmatch(p, text))  # type: ignore[misc]  # noqa: E731
+        if bench.peer is not None:
+            bench.peer.kind, bench.peer.source = "regex", pattern
         accepted, right = bench.check(
             row["id"],
             lambda p=pattern: constraints.compile("regex", p, bench.vocabulary),  # type: ignore[misc]
@@ -260,6 +361,8 @@ def schemas(bench: Bench, path: Path, only: str | None) -> None:
         ]
         invalid = [compact(v) for v in [*row["invalid"], *(row.get("invalid_format") or [])]]
         before = bench.tokens, bench.forced
+        if bench.peer is not None:
+            bench.peer.kind, bench.peer.source = "json_schema", json.dumps(schema)
         accepted, right = bench.check(
             row["id"],
             lambda s=schema: constraints.compile("json_schema", s, bench.vocabulary),  # type: ignore[misc]
@@ -291,6 +394,8 @@ def grammars(bench: Bench, path: Path, only: str | None) -> None:
                     return False
                 return True
 
+            if bench.peer is not None:
+                bench.peer.kind, bench.peer.source = "lark", row["lark"]
             accepted, right = bench.check(
                 f"{row['id']}/{notation}",
                 lambda g=row[notation]: constraints.compile("ebnf", g, bench.vocabulary),  # type: ignore[misc]
@@ -307,10 +412,26 @@ def report(bench: Bench, what: str, counts: dict[str, Counter[str]]) -> None:
     for group, found in counts.items():
         print(json.dumps({"set": what, "group": group, **found}))
     print(json.dumps({"set": what, "group": "all", **total}))
+    gc.callbacks.remove(bench._collecting)
     print(json.dumps({"set": what, "compile_ms": spread(bench.compile_ms)}))
     print(json.dumps({"set": what, "mask_us_first_asked": spread(bench.first_us)}))
     print(json.dumps({"set": what, "mask_us_kept": spread(bench.kept_us)}))
+    print(json.dumps({"set": what, "advance_us": spread(bench.advance_us)}))
     print(json.dumps({"set": what, "forced_us": spread(bench.forced_us)}))
+    print(json.dumps({"set": what, "kept_mb": spread([b / 1e6 for b in bench.kept_bytes])}))
+    print(json.dumps({"set": what, "gc_ms": {k: round(v, 1) for k, v in bench.gc_ms.items()}}))
+    if bench.peer is not None:
+        theirs = {
+            "compile_ms": spread(bench.peer.compile_ms),
+            "mask_us": spread(bench.peer.mask_us),
+        }
+        print(json.dumps({"set": what, "peer": "llguidance", **theirs}))
+        ours = {"compile_ms": spread(bench.compile_ms), "mask_us": spread(bench.first_us)}
+        ratios = {
+            figure: {k: round(ours[figure][k] / v, 2) for k, v in theirs[figure].items() if v}
+            for figure in theirs
+        }
+        print(json.dumps({"set": what, "ratio_to_llguidance": ratios}))
     share = 100 * bench.forced / max(1, bench.tokens)
     print(
         json.dumps(
@@ -333,6 +454,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=["regexes", "schemas", "suite", "grammars"])
     parser.add_argument("--only", help="a part of the ids to run")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peer", action="store_true", help="time llguidance in the same run")
     args = parser.parse_args()
     if not args.data.is_dir():
         print(f"skipped: there is no {args.data}")
@@ -345,8 +467,14 @@ def main() -> None:
     wait_for_kernels()
     constraints.compile("regex", "warm.up", vocabulary).mask()
     runs = {"regexes": regexes, "schemas": schemas, "suite": schemas, "grammars": grammars}
+    peer: Peer | None = None
     for name in args.sets:
-        runs[name](Bench(vocabulary, args.seed), args.data / f"{name}.jsonl", args.only)
+        if args.peer:
+            try:
+                peer = Peer(args.tokenizer)
+            except ImportError as error:
+                print(f"without llguidance: {error}")
+        runs[name](Bench(vocabulary, args.seed, peer), args.data / f"{name}.jsonl", args.only)
 
 
 if __name__ == "__main__":

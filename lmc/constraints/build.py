@@ -11,6 +11,7 @@ too: the second arm of `(?>a|b)` is open only where the first one fails.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -32,6 +33,7 @@ from lmc.constraints.expression import (
     Rules,
     Seq,
     Text,
+    Words,
     children,
     walk,
 )
@@ -71,7 +73,7 @@ class Builder:
                 sets[node.chars] = None
             elif isinstance(node, Text):
                 letters.update(node.text)
-            elif isinstance(node, Except):
+            elif isinstance(node, Words | Except):
                 letters.update(*node.texts)
         return Alphabet([*sets, *(CharSet.chars(c) for c in sorted(letters))])
 
@@ -134,6 +136,8 @@ class Builder:
                 made = self.names[index]
             case Rules(items):
                 made = self._rules(items)
+            case Words(texts):
+                made = self._words(texts)
             case Except():
                 made = self._except(node)
             case _:
@@ -196,6 +200,39 @@ class Builder:
                 return free
             least = alphabet.least_bytes(chars) if ends else 0
             return arena.rule(make, plain=True, least=least, empty_text=not ends)
+
+        return below(0, len(texts), 0)
+
+    def _words(self, texts: tuple[str, ...]) -> Term:
+        """The tree of the texts, a rule a place where several go on."""
+        arena, alphabet = self.arena, self.arena.alphabet
+        lengths = [len(t.encode()) for t in texts]
+
+        def below(low: int, high: int, depth: int) -> Term:
+            rest = texts[low][depth:]
+            if high - low == 1 and len(rest) < 2:
+                return self._text(rest, arena.eps)
+            begun = len(texts[low][:depth].encode())
+            alone = partial(self._text, rest, arena.eps)
+            return arena.rule(
+                alone if high - low == 1 else partial(level, low, high, depth),
+                plain=True,
+                least=min(lengths[low:high]) - begun,
+                empty_text=len(texts[low]) == depth,
+            )
+
+        def level(low: int, high: int, depth: int) -> Term:
+            arms = []
+            if len(texts[low]) == depth:
+                arms.append(arena.eps)
+                low += 1
+            while low < high:
+                char = texts[low][depth]
+                end = bisect_right(texts, char, low, high, key=lambda t: t[depth])
+                mask = 1 << alphabet.class_of(ord(char))
+                arms.append(arena.cat(arena.chars(mask), below(low, end, depth + 1)))
+                low = end
+            return arena.alt(arms)
 
         return below(0, len(texts), 0)
 

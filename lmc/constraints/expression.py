@@ -13,6 +13,7 @@ automata are made from them, and a plan keeps them as JSON (`stored`). Nothing h
     Atomic(item)              what a backtracking matcher takes first, and no second try
     Rules(items) Ref(index)   the first item; in the items, `Ref(n)` stands for item n, which may
                               contain itself: values in values, brackets in brackets
+    Words(texts)              one of many texts
     Except(chars, .., texts)  any text but these, in characters that are written in some way
 """
 
@@ -42,9 +43,11 @@ __all__ = [
     "Rules",
     "Seq",
     "Text",
+    "Words",
     "children",
     "one_of",
     "walk",
+    "words",
 ]
 
 
@@ -146,7 +149,18 @@ class Except:
     texts: tuple[str, ...]
 
 
-Expression = Chars | Text | Seq | Alt | Repeat | Both | Not | Look | Atomic | Ref | Rules | Except
+@dataclass(frozen=True, slots=True)
+class Words:
+    """One of `texts`, which are sorted, each of them once, and many: it is taken apart when met."""
+
+    texts: tuple[str, ...]
+
+
+Expression = (
+    Chars | Text | Seq | Alt | Repeat | Both | Not | Look | Atomic | Ref | Rules | Words | Except
+)
+
+_MANY = 200  # words; a tree of fewer is made in a millisecond
 
 EPSILON = Seq(())
 NEVER = Alt(())
@@ -182,10 +196,16 @@ def one_of(texts: Iterable[str]) -> Expression:
     return build(0, len(ordered), 0)
 
 
+def words(texts: Iterable[str]) -> Expression:
+    """Any of `texts`, however many they are."""
+    ordered = tuple(sorted(set(texts)))
+    return Words(ordered) if len(ordered) >= _MANY else one_of(ordered)
+
+
 def children(expression: Expression) -> tuple[Expression, ...]:
     """The expressions directly inside."""
     match expression:
-        case Chars() | Text() | Ref():
+        case Chars() | Text() | Ref() | Words():
             return ()
         case Seq(items) | Alt(items) | Both(items) | Rules(items):
             return items

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lmc.constraints.automaton import Automaton
 from lmc.constraints.budget import BudgetError
-from lmc.constraints.expression import one_of
+from lmc.constraints.expression import words
 from lmc.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _choices(source: object) -> Automaton:
             choice.encode()
         except UnicodeEncodeError:
             raise ConstraintError(f"the choice {choice!r} is no valid text") from None
-    return Automaton(one_of(source))
+    return Automaton(words(source))
 
 
 def _json_schema(

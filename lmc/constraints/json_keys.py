@@ -25,6 +25,7 @@ from lmc.constraints.automaton import Automaton
 from lmc.constraints.machine import DEAD, Machine
 from lmc.constraints.matcher import TokenMatcher
 from lmc.constraints.rows import MaskArray
+from lmc.constraints.undisturbed import Undisturbed
 from lmc.constraints.vocabulary import Vocabulary
 
 __all__ = ["JsonAutomaton", "JsonMatcher", "Keys"]
@@ -248,7 +249,8 @@ class JsonMatcher(TokenMatcher):
             return row
         last = self._last
         if last is None or last[0] is not self._keys or last[1] is not row:
-            last = self._last = (self._keys, row, self._checked(row))
+            with Undisturbed():
+                last = self._last = (self._keys, row, self._checked(row))
         return last[2]
 
     def _checked(self, row: MaskArray) -> MaskArray:

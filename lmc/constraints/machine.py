@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 import threading
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -65,7 +66,8 @@ class Machine:
         self._live: dict[Term, bool] = {}
         self._least: dict[int, int] = {}
         self._next_bytes: dict[int, int] = {}
-        self._widening = Widening(self._derivatives, self._is_live, FAR)
+        myself = weakref.proxy(self)  # no cycle: a machine goes as soon as nobody holds it
+        self._widening = Widening(self._derivatives, lambda t: bool(myself._is_live(t)), FAR)
         self.nodes = len(self.alphabet.spelling.below)
         self._words = (self.alphabet.size + 63) // 64
         self.below = np.array(
@@ -79,6 +81,10 @@ class Machine:
         self._loop_names: dict[int, int] = {}
         self._indices: dict[int, npt.NDArray[np.int64]] = {}
         self.start = self._number(first) * self.nodes if self._is_live(first) else None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_derivatives"):
+            self._derivatives.arena.dissolve()
 
     def __len__(self) -> int:
         """States met so far."""

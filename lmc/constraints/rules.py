@@ -22,6 +22,7 @@ from lmc.constraints.expression import (
     Repeat,
     Seq,
     Text,
+    Words,
     walk,
 )
 from lmc.errors import ConstraintError
@@ -137,6 +138,9 @@ class _Reducing:
                 return self._joined("alt", [self.part(i) for i in items])
             case Repeat(item, low, _):
                 return self._joined("repeat", [self.part(item)], low)
+            case Words(texts):
+                least = min(len(t.encode()) for t in texts)
+                return _Part("fixed", least=least, empty_text=not texts[0])
             case Except(chars, _, texts):
                 empty = "" not in texts
                 least = 0 if empty else self._least_bytes(chars.chars)

@@ -33,6 +33,7 @@ from lmc.constraints.expression import (
     Rules,
     Seq,
     Text,
+    Words,
     children,
     one_of,
     walk,
@@ -251,6 +252,8 @@ def _longest(expression: Expression) -> float:
             return 1
         case Text(text):
             return len(text)
+        case Words(texts):
+            return max(map(len, texts))
         case Seq(items):
             return sum(map(_longest, items))
         case Alt(items):

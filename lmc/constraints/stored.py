@@ -28,6 +28,7 @@ from lmc.constraints.expression import (
     Rules,
     Seq,
     Text,
+    Words,
     children,
 )
 
@@ -81,6 +82,8 @@ def encode(expression: Expression) -> dict[str, Any]:
                 return add(["ref", index])
             case Rules():
                 return add(["rules", *inner])
+            case Words(texts):
+                return add(["words", *texts])
             case Except(_, _, texts):
                 return add(["except", *inner, *texts])
 
@@ -169,6 +172,11 @@ class _Part:
                     self._fail("there are no rules in it")
                 self.names = 0
                 return Rules(items)
+            case "words":
+                texts = tuple(self._text(text) for text in rest)
+                if not texts or any(a >= b for a, b in pairwise(texts)):
+                    self._fail("the words are not in order")
+                return Words(texts)
             case "except":
                 if len(rest) < 2:
                     self._fail("it lacks something")

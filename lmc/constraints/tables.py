@@ -22,6 +22,7 @@ from lmc.constraints.forcing import Forced, Path, forced_text, forced_tokens, la
 from lmc.constraints.machine import DEAD, FAR, Machine
 from lmc.constraints.rows import MaskArray, Row
 from lmc.constraints.spelling_out import Speller, spells_all
+from lmc.constraints.undisturbed import Undisturbed
 from lmc.constraints.walking import kernels_ready, walk, walk_beside, walk_exits
 
 if TYPE_CHECKING:
@@ -82,9 +83,10 @@ class TokenTable:
         """The tokens that may come next, bool, shape (vocabulary,), read-only."""
         row = self._masks.get(place)
         if row is None:
-            row = self._row(place)
-            self._make_room(row.size)
-            self._masks[place] = row
+            with Undisturbed():
+                row = self._row(place)
+                self._make_room(row.size)
+                self._masks[place] = row
         array = row.array
         if array is None:
             return self.vocabulary.rows.array(row)

@@ -82,6 +82,12 @@ class _Rule(Term):
     make: Callable[[], Term]
     made: Term
 
+    def forget(self) -> None:
+        """Let go of the body and of what makes it."""
+        self.make = _nothing
+        if hasattr(self, "made"):
+            del self.made
+
     @property
     def body(self) -> Term:  # type: ignore[override]
         """What the name stands for."""
@@ -90,6 +96,10 @@ class _Rule(Term):
         except AttributeError:
             self.made = self.make()
             return self.made
+
+
+def _nothing() -> Term:
+    raise AssertionError("a term was used after its automaton was gone")
 
 
 Moves = tuple[tuple[int, Term], ...]
@@ -110,6 +120,20 @@ class Arena:
 
     def __len__(self) -> int:
         return len(self._made)
+
+    def dissolve(self) -> None:
+        """Take its terms apart, which hold each other: so that they go without a collection.
+
+        None of them may be used after.
+        """
+        made, self._made = self._made, {}
+        for term in made.values():
+            term.args = ()
+            term.derived = None
+            if isinstance(term, _Rule):
+                term.forget()
+            else:
+                term.body = None
 
     def _term(
         self,

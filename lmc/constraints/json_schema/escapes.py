@@ -31,6 +31,7 @@ from lmc.constraints.expression import (
     Seq,
     Text,
     one_of,
+    words,
 )
 
 __all__ = ["EVERY", "NEEDED", "Ways", "escaped", "quoted", "quoted_others", "quoted_texts"]
@@ -53,7 +54,7 @@ EVERY, NEEDED = Ways.EVERY, Ways.NEEDED
 
 def quoted_texts(texts: Iterable[str]) -> Expression:
     """Any of these texts, each in its one spelling, with quotation marks."""
-    return Seq((Text('"'), one_of([escaped(t) for t in texts]), Text('"')))
+    return Seq((Text('"'), words([escaped(t) for t in texts]), Text('"')))
 
 
 def escaped(text: str) -> str:

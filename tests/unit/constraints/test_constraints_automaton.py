@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import random
@@ -288,3 +289,35 @@ def test_equal_whole_automata_are_one_object() -> None:
     )
     two = made(np.zeros(256, dtype=np.uint8), np.array([[0]], dtype=np.int32), np.array([True]))
     assert one is two
+
+
+def test_many_words_are_one_set_however_they_are_written() -> None:
+    rng = random.Random(5)
+    texts = ["", "é", *("".join(rng.choices("abé", k=rng.randint(1, 7))) for _ in range(400))]
+    many = automaton_of("choices", texts)
+    tree = automaton_of("regex", "|".join(sorted(set(texts))))
+    assert many.equivalent(tree)
+    assert Automaton.from_json(json.loads(json.dumps(many.to_json()))) == many
+    assert not (many - automaton_of("choices", texts[:300])).is_empty()
+    assert all(many.matches(text) for text in texts)
+    assert not many.matches("aéaéaéaéa")
+    damaged = many.to_json()
+    damaged["nodes"] = [["words", "b", "a"]]
+    with pytest.raises(PlanError, match="damaged"):
+        Automaton.from_json(damaged)
+
+
+def test_an_automaton_that_nobody_holds_goes_without_a_collection() -> None:
+    automaton = automaton_of("regex", "(?:never|seen)*before[0-9]{2,50}")
+    start = automaton.machine.start
+    assert start is not None
+    automaton.machine.widened(automaton.machine.run(start, b"before1"), 16)
+    term = automaton.machine._terms[1]
+    gc.collect()
+    gc.disable()
+    try:
+        del automaton
+        assert term.derived is None
+        assert term.args == ()
+    finally:
+        gc.enable()
