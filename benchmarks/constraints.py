@@ -9,8 +9,8 @@ right then, and is listed under `order`.
 
 `--peer` times llguidance on the same constraints in the same run, masks along the tokens of the
 valid texts, and prints ratios. What masks leave for later is printed too: `advance_us`,
-`forced_us`, and the time of Python's collections inside and outside of masks (`gc_ms`; masks put them off, see
-`lmc.constraints.undisturbed`).
+`forced_us`, and the time of Python's collections inside and outside of masks (`gc_ms`; masks put
+them off, see `lmc.constraints.undisturbed`).
 
 Questions: of the constraints in the set, how many are accepted, and how many are *right* (every
 valid text's canonical tokens and the end are allowed, every invalid text is refused, every random
