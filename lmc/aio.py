@@ -121,15 +121,15 @@ class AsyncStream:
         return self._texts((name, branch))
 
     async def _texts(self, channel: Channel) -> AsyncGenerator[str]:
-        seen = False
+        said: list[str] = []
         async with contextlib.aclosing(self._read()) as items:
             async for item in items:
                 if not isinstance(item, Piece):
-                    rest = rest_of(item, channel, seen)
+                    rest = rest_of(item, channel, said)
                     if rest:
                         yield rest
                 elif (item.name, item.branch) == channel:
-                    seen = True
+                    said.append(item.text)
                     if item.text:
                         yield item.text
 

@@ -431,7 +431,12 @@ class _EagerJob:
         future.add_done_callback(lambda finished: done(finished.result()))
         with run_defaults(self._options.defaults):
             run = contextvars.copy_context().run
-        self._pool.submit(run, run_eagerly, program.function, row, arguments, (), (), program.where)
+
+        def work() -> None:
+            if not row.over:  # it may have waited for a thread until its deadline
+                run(run_eagerly, program.function, row, arguments, (), (), program.where)
+
+        self._pool.submit(work)
         return lambda: row.fail(Cancelled("the run was cancelled"), (), ())
 
     def close(self) -> None:

@@ -48,15 +48,23 @@ def begin(job: Job, given: Mapping[str, object]) -> tuple[Feed, Callable[[], Non
     return feed, cancel
 
 
-def rest_of(held: RowResult, channel: Channel, seen: bool) -> str:
-    """What a channel is given at the end of a run that said nothing in it before.
+def rest_of(held: RowResult, channel: Channel, said: list[str]) -> str:
+    """What a channel is given at the end of a run, after what was `said` in it.
+
+    Nothing, as a rule: all the rest of a prompt that went on in a branch, and the values of
+    variables that no model call made.
 
     Raises:
         LmcError: the run failed, or there is no such variable.
     """
     result = Result(held)
     name, branch = channel
-    if name is None or seen:
+    if name is None:
+        if result.error is not None:
+            raise result.error
+        before = "".join(said)
+        return result.text[len(before) :] if result.text.startswith(before) else ""
+    if said:
         if result.error is not None:
             raise result.error
         return ""
@@ -105,15 +113,15 @@ class Stream:
         return self._texts((name, branch))
 
     def _texts(self, channel: Channel) -> Generator[str]:
-        seen = False
+        said: list[str] = []
         with contextlib.closing(self._read()) as items:
             for item in items:
                 if not isinstance(item, Piece):
-                    rest = rest_of(item, channel, seen)
+                    rest = rest_of(item, channel, said)
                     if rest:
                         yield rest
                 elif (item.name, item.branch) == channel:
-                    seen = True
+                    said.append(item.text)
                     if item.text:
                         yield item.text
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from lmc.constraints.automaton import Automaton
 from lmc.errors import LmcError
-from lmc.plan import Extend, Gen, Instr, Reg, Select, Start
+from lmc.plan import Extend, Instr, Reg, Start
 from lmc.runtime.results import CallMeta
 from lmc.runtime.row import Fail, Failure, Pending, Reader, Row, Unset
+from lmc.runtime.row_stream import PROMPT, Spoken, outputs
 
 if TYPE_CHECKING:
     from lmc.runtime.executor import Executor
@@ -39,6 +40,11 @@ class EagerRow:
     def target(self) -> Target:
         """The engine's tokenizer, chat template and core."""
         return self._executor.target
+
+    @property
+    def over(self) -> bool:
+        """Whether the row has ended: nothing that is done for it has an effect any more."""
+        return self._row.finished
 
     def new_register(self) -> Reg:
         """A register that nothing has set yet."""
@@ -101,14 +107,14 @@ class EagerRow:
         branch = self._branches.get(state.index) if isinstance(state, Reg) else None
         if into is None or branch is None:
             return
-        channels: list[tuple[str | None, tuple[int, ...]]] = []
+        spoken: list[Spoken] = []
         if not sample:  # the state goes on with the first
             self._branches[into.index] = branch
-            channels += [] if branch else [(None, ())]
-        if isinstance(instr, (Gen, Select)):
-            channels.append((instr.name, branch if sample is None else (*branch, sample)))
-        for channel in channels:
-            self._post(functools.partial(stream.enter, self._row, instr, channel))
+            spoken += [] if branch else [Spoken(instr, PROMPT)]
+        own = branch if sample is None else (*branch, sample)
+        spoken += [Spoken(instr, (name, own), text) for name, text in outputs(instr)]
+        for part in spoken:
+            self._post(functools.partial(stream.enter, self._row, part))
 
     def read(self, reg: Reg) -> Any:  # noqa: ANN401 - a register holds any value
         """The value of a register, waiting for it.

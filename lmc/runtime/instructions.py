@@ -81,7 +81,8 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
 
     on_text = None
     if row.stream is not None:
-        on_text = row.stream.writer(instr, state.since(row.regs[instr.state.index]))
+        lead = state.since(row.regs[instr.state.index])
+        on_text = row.stream.writer(instr.into, instr.into_text, lead=lead)
     submit(executor, row, request, done, on_text, instr.into_text.index)
 
 

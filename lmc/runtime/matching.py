@@ -66,4 +66,8 @@ def match(executor: Executor, row: Row, instr: p.Match) -> None:
         for reg, part in zip(instr.into_texts, made.parts, strict=True):
             executor.set(row, reg.index, part.text)
 
-    submit(executor, row, request, done, call=instr.into_text.index)
+    on_text = None
+    if row.stream is not None:
+        lead = template.state.since(row.regs[instr.state.index])
+        on_text = row.stream.writer(instr.into, lead=lead, skip=len(template.before))
+    submit(executor, row, request, done, on_text, call=instr.into_text.index)

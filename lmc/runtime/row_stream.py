@@ -16,16 +16,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lmc.plan import Attempt, Block, Gen, If, Instr, MakeList, Plan, Reg, Ret, Select
+from lmc.plan import Attempt, Block, Gen, If, Instr, MakeList, Match, Plan, Reg, Ret, Select
 from lmc.runtime.context import Context
 from lmc.runtime.feed import Feed, Piece
 
 if TYPE_CHECKING:
     from lmc.runtime.row import Row
 
-__all__ = ["Outline", "RowStream"]
+__all__ = ["PROMPT", "Outline", "RowStream", "Spoken", "outputs"]
 
 Channel = tuple[str | None, tuple[int, ...]]
 """The name of a variable, or None for the prompt; and the branch."""
@@ -36,12 +36,30 @@ PROMPT: Channel = (None, ())
 # ------------------------------------------------------------------------------------- outlines
 
 
+def outputs(instr: Instr) -> tuple[tuple[str, Reg], ...]:
+    """The texts that a model call gives, with their names."""
+    if isinstance(instr, (Gen, Select)):
+        return ((instr.name, instr.into_text),)
+    if isinstance(instr, Match):
+        return tuple(zip(instr.names, instr.into_texts, strict=True))
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """An instruction that adds to a channel: to the prompt, or by setting the register `text`."""
+
+    instr: Instr = field(compare=False)  # the register says which it is
+    channel: Channel
+    text: Reg | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Lines:
     """What is known to be spoken from a block on: the prompt's parts, and the variables'."""
 
-    prompt: tuple[Instr, ...]
-    calls: tuple[tuple[Instr, Channel], ...]
+    prompt: tuple[Spoken, ...]
+    texts: tuple[Spoken, ...]
 
 
 @dataclass
@@ -53,59 +71,51 @@ class Outline:
     """
 
     exact: bool = True
-    _blocks: dict[int, list[tuple[Instr, Channel]]] = field(default_factory=dict)
+    _blocks: dict[int, list[Spoken]] = field(default_factory=dict)
 
     @staticmethod
     def of(plan: Plan) -> Outline:
         """The outline of a plan. Costs O(instructions x ways)."""
         outline = Outline()
         ends: dict[int, _Lines | None] = {}
-        calls: set[int] = set()
-        _survey(plan.body, {}, ends, calls)
+        texts: set[Reg] = set()
+        _survey(plan.body, {}, ends, texts)
         outline._assign(plan.body, ends, _Lines((), ()))
-        named = {
-            id(instr) for parts in outline._blocks.values() for instr, ch in parts if ch != PROMPT
-        }
-        outline.exact = calls <= named and all(held is not None for held in ends.values())
+        named = {spoken.text for parts in outline._blocks.values() for spoken in parts}
+        outline.exact = texts <= named and all(held is not None for held in ends.values())
         return outline
 
     def _assign(self, block: Block, ends: dict[int, _Lines | None], given: _Lines) -> None:
         lines = ends[id(block)] or given
-        held: list[tuple[Instr, Channel]] = [
-            (instr, PROMPT) for instr in lines.prompt[len(given.prompt) :]
+        known = set(given.texts)
+        self._blocks[id(block)] = [
+            *lines.prompt[len(given.prompt) :],
+            *(spoken for spoken in lines.texts if spoken not in known),
         ]
-        known = {(id(instr), channel) for instr, channel in given.calls}
-        held += [(i, ch) for i, ch in lines.calls if (id(i), ch) not in known]
-        self._blocks[id(block)] = held
         last = block.instrs[-1] if block.instrs else None
         if isinstance(last, If):
             for inner in (last.then, last.orelse):
                 self._assign(inner, ends, lines)
 
-    def parts(self, block: Block) -> Sequence[tuple[Instr, Channel]]:
+    def parts(self, block: Block) -> Sequence[Spoken]:
         """What is known to be spoken once a block is entered."""
         return self._blocks.get(id(block), ())
 
 
 def _survey(
-    block: Block,
-    around: dict[int, Instr],
-    ends: dict[int, _Lines | None],
-    calls: set[int],
+    block: Block, around: dict[int, Instr], ends: dict[int, _Lines | None], texts: set[Reg]
 ) -> _Lines | None:
     """Note what all ways from a block on have in common; None if none of them ends in the plan."""
     makers = dict(around)
     for instr in block.instrs:
-        for index in instr.writes():
-            makers[index] = instr
-        if isinstance(instr, (Gen, Select)):
-            calls.add(id(instr))
+        makers.update(dict.fromkeys(instr.writes(), instr))
+        texts.update(text for _, text in outputs(instr))
     last = block.instrs[-1] if block.instrs else None
     lines: _Lines | None = None
     if isinstance(last, Ret):
         lines = _lines(last, makers)
     elif isinstance(last, If):
-        ways = [_survey(inner, makers, ends, calls) for inner in (last.then, last.orelse)]
+        ways = [_survey(inner, makers, ends, texts) for inner in (last.then, last.orelse)]
         going = [way for way in ways if way is not None]
         lines = _common(*going) if len(going) == 2 else next(iter(going), None)
     ends[id(block)] = lines
@@ -113,64 +123,63 @@ def _survey(
 
 
 def _common(one: _Lines, other: _Lines) -> _Lines:
-    count = 0
-    for mine, theirs in zip(one.prompt, other.prompt, strict=False):
-        if mine is not theirs:
-            break
-        count += 1
-    there = {(id(instr), channel) for instr, channel in other.calls}
-    return _Lines(one.prompt[:count], tuple(c for c in one.calls if (id(c[0]), c[1]) in there))
+    pairs = enumerate(zip(one.prompt, other.prompt, strict=False))
+    shorter = min(len(one.prompt), len(other.prompt))
+    count = next((n for n, (a, b) in pairs if a.instr is not b.instr), shorter)
+    there = set(other.texts)
+    return _Lines(one.prompt[:count], tuple(spoken for spoken in one.texts if spoken in there))
 
 
 def _lines(end: Ret, makers: dict[int, Instr]) -> _Lines:
     prompt = _chain(end.state, makers)
     main = {id(instr) for instr in prompt}
-    named: dict[int, list[Channel]] = {}
-    branches: list[tuple[Instr, Channel]] = []
+    named: dict[Reg, list[Channel]] = {}
+    branches: list[Spoken] = []
     for name, operand in zip(end.names, end.values, strict=True):
-        for call, branch in _calls(operand, makers, ()):
+        for call, text, branch in _calls(operand, makers, ()):
             if id(call) in main:
-                named.setdefault(id(call), []).append((name, branch))
+                named.setdefault(text, []).append((name, branch))
                 continue
-            own = [i for i in _chain(call.into, makers) if id(i) not in main]
-            branches += [
-                (i, (name, branch))
-                for i in own
-                if i is call or (isinstance(i, (Gen, Select)) and i.name == call.name)
-            ]
-    straight: list[tuple[Instr, Channel]] = [
-        (i, channel)
-        for i in prompt
-        if isinstance(i, (Gen, Select))
-        for channel in named.get(id(i), [(i.name, ())])
+            own = {reg: said for said, reg in outputs(call)}[text]
+            for instr in _chain(getattr(call, "into", None), makers):
+                if id(instr) not in main:
+                    branches += [
+                        Spoken(instr, (name, branch), reg)
+                        for said, reg in outputs(instr)
+                        if reg == text or said == own
+                    ]
+    straight = [
+        Spoken(instr, channel, reg)
+        for instr in prompt
+        for said, reg in outputs(instr)
+        for channel in named.get(reg, [(said, ())])
     ]
-    return _Lines(tuple(prompt), (*straight, *branches))
+    return _Lines(tuple(Spoken(instr, PROMPT) for instr in prompt), (*straight, *branches))
 
 
-def _chain(state: Reg, makers: dict[int, Instr]) -> list[Instr]:
+def _chain(state: object, makers: dict[int, Instr]) -> list[Instr]:
     """The instructions that lead to a state, the first one first."""
     found: list[Instr] = []
-    at: Any = state
-    while isinstance(at, Reg) and at.index in makers:
-        instr = makers[at.index]
+    while isinstance(state, Reg) and state.index in makers:
+        instr = makers[state.index]
         found.append(instr)
-        at = getattr(instr, "state", None)
+        state = getattr(instr, "state", None)
     found.reverse()
     return found
 
 
 def _calls(
     operand: object, makers: dict[int, Instr], branch: tuple[int, ...]
-) -> Iterator[tuple[Gen | Select, tuple[int, ...]]]:
-    """The model calls whose texts a variable holds."""
+) -> Iterator[tuple[Instr, Reg, tuple[int, ...]]]:
+    """The model calls whose texts a variable holds, and the registers of these texts."""
     instr = makers.get(operand.index) if isinstance(operand, Reg) else None
     if isinstance(instr, MakeList):
         for nth, item in enumerate(instr.items):
             yield from _calls(item, makers, (*branch, nth))
     elif isinstance(instr, Attempt):
         yield from _calls(instr.item, makers, branch)
-    elif isinstance(instr, (Gen, Select)):
-        yield instr, branch
+    elif instr is not None and isinstance(operand, Reg):
+        yield from ((instr, reg, branch) for _, reg in outputs(instr) if reg == operand)
 
 
 # -------------------------------------------------------------------------------------- speaking
@@ -207,42 +216,43 @@ class RowStream:
     def enter_block(self, row: Row, block: Block) -> None:
         """A block of the row's plan begins."""
         if self._outline is not None:
-            for instr, channel in self._outline.parts(block):
-                self.enter(row, instr, channel)
+            for spoken in self._outline.parts(block):
+                self.enter(row, spoken)
 
-    def enter(self, row: Row, instr: Instr, channel: Channel) -> None:
+    def enter(self, row: Row, spoken: Spoken) -> None:
         """An instruction is going to add to a channel; called in program order."""
-        into: Reg | None = getattr(instr, "into", None)
-        before: Reg | None = getattr(instr, "state", None)
-        if channel == PROMPT and before is not None and into is not None:
+        into = spoken.text
+        if into is None:
+            before: Reg | None = getattr(spoken.instr, "state", None)
+            into = getattr(spoken.instr, "into", None)
+            if before is None or into is None:  # it begins the prompt
+                return
             self._states[into.index] = before
-        elif channel != PROMPT and isinstance(instr, (Gen, Select)):
-            into = instr.into_text
-        else:
-            return
-        part = _Part(channel)
+        part = _Part(spoken.channel)
         self._parts.setdefault(into.index, []).append(part)
-        self._channels.setdefault(channel, deque()).append(part)
+        self._channels.setdefault(spoken.channel, deque()).append(part)
         if into.index < len(row.regs) and row.is_set(into.index):
             self.is_set(row, into.index, row.regs[into.index])
 
-    def writer(self, instr: Gen, lead: str = "") -> Callable[[str], None] | None:
-        """Takes the text of a gen piece by piece; None if nobody is to see it.
+    def writer(self, *into: Reg, lead: str = "", skip: int = 0) -> Callable[[str], None] | None:
+        """Takes the text of a model call piece by piece; None if nobody is to see it.
 
         Args:
-            instr: the gen.
-            lead: markup that the prompt has before that text, and has not been said.
+            into: the registers that hold its state or its text in the end.
+            lead: what was added to the prompt before it, when it was known that the model goes on.
+            skip: characters at the beginning that repeat what was there before.
         """
-        parts = [
-            part for reg in (instr.into, instr.into_text) for part in self._parts.get(reg.index, ())
-        ]
+        parts = [part for reg in into for part in self._parts.get(reg.index, ())]
         if not parts:
             return None
         for part in parts:
             if part.channel == PROMPT:
                 self._say(part, lead)
+        left = skip
 
         def write(text: str) -> None:
+            nonlocal left
+            text, left = text[left:], max(0, left - len(text))
             for part in parts:
                 self._say(part, text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,8 @@ from tests.programs import BODIES, program_of
 
 EXAMPLES = int(os.environ.get("LMC_DIFFERENTIAL_EXAMPLES", "150"))
 ARGUMENTS = st.sampled_from(["", "cat", "What is it? ", "the cat sat on the mat", "é\U0001f642"])
+TAKES_BACK = re.compile(r"Scratch\(|'vote'")  # what is said and then taken back was said
+SETS = re.compile(r"(Put|Naming|Score|Fork)\(")  # gives variables to what was said elsewhere
 
 
 def meaning(result: lmc.Result) -> tuple[object, ...]:
@@ -67,6 +70,19 @@ def test_compiled_batches_equal_eager_runs_alone(
             assert [meaning(r) for r in results] == alone
         results = program.run_batch(rows, engine=shared, seed=seed, eager=True)
         assert [meaning(r) for r in results] == alone
+        if results[0].error is None:
+            for eager in (False, True):
+                stream = program.stream(
+                    engine=shared, seed=seed, options=options, eager=eager, **rows[0]
+                )
+                told = "".join(stream)
+                assert meaning(stream.result()) == alone[0]
+                if not TAKES_BACK.search(repr(body)):
+                    assert told == results[0].text
+                if not SETS.search(repr(body)):
+                    for name, value in results[0].variables.items():
+                        if type(value) is str:
+                            assert "".join(stream.text(name)).endswith(value)
 
 
 def run_at(job: object, index: int, row: dict[str, str]) -> lmc.Result:

@@ -248,3 +248,22 @@ def test_what_a_failed_row_had_does_not_depend_on_time(fake: lmc.Engine) -> None
         out = early.run(x="a", eager=eager)
         assert out.error is not None
         assert out.variables == {"v": out.variables["v"]}
+
+
+def test_functions_do_not_begin_after_their_deadline(fake: lmc.Engine) -> None:
+    begun: list[str] = []
+    gate = threading.Event()
+
+    @lmc.jit
+    def waits(s: State, x: str) -> None:
+        begun.append(x)
+        gate.wait(20)
+        s += x
+
+    outs = waits.iter_batch([{"x": str(i)} for i in range(100)], eager=True, deadline=0.2)
+    first = next(outs)
+    assert isinstance(first.error, Cancelled)
+    time.sleep(0.2)
+    gate.set()
+    assert all(isinstance(out.error, Cancelled) for out in outs)
+    assert len(begun) == 64  # as many as there are threads

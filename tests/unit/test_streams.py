@@ -192,6 +192,52 @@ def test_variables_that_are_set_or_named(fake: lmc.Engine, eager: bool) -> None:
         assert "".join(stream.text(name)) == out[name]
 
 
+@lmc.jit
+def template(s: State, x: str) -> None:
+    s += f"{x}: "
+    s += '{"name": "' + lmc.gen("name", regex=r"[a-z ]{1,9}") + '", "age": '
+    s += lmc.gen("age", regex="[0-9]{1,3}") + "}"
+    forks = s.fork(2)
+    forks += "<" + lmc.gen("tag", regex="[a-z]{1,6}", temperature=1.0) + ">"
+    forks.join()
+
+
+@pytest.mark.parametrize("eager", MODES)
+def test_a_template_comes_as_it_is_filled(fake: lmc.Engine, eager: bool) -> None:
+    for x in ("bees", "rain"):
+        out = template.run(x=x)
+        stream = template.stream(x=x, eager=eager)
+        pieces = list(stream)
+        assert "".join(pieces) == out.text
+        assert len(pieces) > 4
+        assert "".join(stream.text("name")) == out["name"]
+        assert "".join(stream.text("age")) == out["age"]
+        assert ["".join(stream.text("tag", i)) for i in (0, 1)] == out["tag"]
+    assert Outline.of(template.compile(x="").plan).exact
+
+
+@pytest.mark.parametrize("eager", MODES)
+@pytest.mark.parametrize("join", [{"k": 2}, {"mode": "concat"}, {"on_error": "collect"}, {}])
+def test_other_ways_to_join(fake: lmc.Engine, eager: bool, join: dict[str, Any]) -> None:
+    @lmc.jit
+    def joined(s: State, x: str, join: dict[str, Any]) -> None:
+        s += x
+        forks = s.fork(3)
+        for n, fork in enumerate(forks):
+            fork += f" {n}: "
+            fork += lmc.gen("v", max_tokens=20, temperature=1.0)
+        forks.join(**join)
+        s += " then "
+        s += lmc.gen("end", max_tokens=3, logit_bias={1: -5.0})
+
+    out = joined.run(x="bees", join=join)
+    stream = joined.stream(x="bees", join=join, eager=eager)
+    assert "".join(stream) == out.text
+    assert stream.result().variables == out.variables
+    texts = {"".join(stream.text("v", n)) for n in range(3)}
+    assert texts >= set(out["v"])
+
+
 @pytest.mark.parametrize("eager", MODES)
 def test_a_variable_set_several_times_comes_in_turn(fake: lmc.Engine, eager: bool) -> None:
     @lmc.jit

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from lmc.commands.checkpoint import record_path
 
-from .conftest import Invoke, Write, start
+from .conftest import ROOT, Invoke, Write, start
 
 PROGRAM = """
     import os
@@ -266,3 +268,44 @@ def test_text_comes_while_the_program_runs(batch: Path) -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert process.returncode == 130
+
+
+# ------------------------------------------------------------------------------- on a terminal
+
+
+def on_a_terminal(*args: str, cwd: Path) -> str:
+    """What a terminal of 120 columns is sent by a command, from both of its streams."""
+    pty = pytest.importorskip("pty")
+    mine, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lmc", *args],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "TERM": "xterm"},
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    held = b""
+    while True:
+        try:
+            held += os.read(mine, 65536)
+        except OSError:  # the other end is closed
+            break
+    process.wait(60)
+    os.close(mine)
+    return held.decode()
+
+
+def test_the_bar_has_rates_and_the_time_left(batch: Path) -> None:
+    (batch / "go").touch()
+    told = on_a_terminal(*ARGS, cwd=batch)
+    for part in ("8/8", "rows/s", "tokens/s", "% cached", "ETA"):
+        assert part in told
+    process = start(*ARGS, cwd=batch)
+    _, err = process.communicate(timeout=60)
+    assert b"rows/s" not in err  # no terminal, no bar
+
+
+def test_names_stand_out_on_a_terminal(batch: Path) -> None:
+    told = on_a_terminal("run", "p.py", "--arg", "word=x", "--model", "fake", "--stream", cwd=batch)
+    assert told.startswith("\x1b[1;36ma\x1b[0m: ")
