@@ -1,4 +1,4 @@
-"""`lmc bench`: LM programs on this machine, beside transformers in the same process."""
+"""`lmc bench`: LM programs on this machine; on the CPU beside transformers in one process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from lmc.commands import options
 from lmc.commands.output import say, writing
+from lmc.runtime.load import DEFAULT_MODEL
 
 __all__ = ["bench_command"]
 
@@ -18,7 +19,11 @@ __all__ = ["bench_command"]
 def bench_command(
     workloads: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WORKLOAD]...", help='Figures to measure; "cpu" is all of them.'),
+        typer.Argument(
+            metavar="[WORKLOAD]...",
+            help='Figures to measure; "cpu" is all of them, "gpu" those for a CUDA device '
+            "(names after it are some of these).",
+        ),
     ] = None,
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON.")
@@ -30,24 +35,45 @@ def bench_command(
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each figure, after one more.")] = 3,
     peer: Annotated[bool, typer.Option(help="Measure transformers as well.")] = True,
     dtype: Annotated[str, typer.Option(help="Number format of both.")] = "auto",
+    model: Annotated[
+        str, typer.Option(help="With gpu: a known name, a folder or a .gguf file.")
+    ] = DEFAULT_MODEL,
+    weights: Annotated[
+        str | None, typer.Option(help='With gpu: "random" needs no weights but only a config.')
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option(help="With gpu: results that do not depend on the batch.")
+    ] = False,
     traceback: options.Traceback = False,  # noqa: ARG001
 ) -> None:
     """Measure, print a table, and say in which circumstances it was made."""
     from lmc.bench.cpu import as_markdown, run
+    from lmc.bench.gpu import gpu_markdown, run_gpu
 
     for option, path in (("--json", json), ("--write", write)):
         if path is not None:
             options.check_writable(path, option)
-    names = [name for name in workloads or () if name != "cpu"]
-    report = run(
-        names,
-        threads=threads,
-        repeats=repeats,
-        peer=peer,
-        dtype=dtype,
-        say=lambda name: print(f"measuring {name}", file=sys.stderr),
-    )
-    table = as_markdown(report)
+    if workloads and workloads[0] == "gpu":
+        report = run_gpu(
+            workloads[1:],
+            model=model,
+            weights=weights,
+            dtype=dtype,
+            deterministic=deterministic,
+            repeats=repeats,
+            say=lambda line: print(line, file=sys.stderr),
+        )
+        table = gpu_markdown(report)
+    else:
+        report = run(
+            [name for name in workloads or () if name != "cpu"],
+            threads=threads,
+            repeats=repeats,
+            peer=peer,
+            dtype=dtype,
+            say=lambda name: print(f"measuring {name}", file=sys.stderr),
+        )
+        table = as_markdown(report)
     if json is not None:
         with writing(json):
             json.write_text(json_text.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")

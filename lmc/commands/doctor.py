@@ -71,10 +71,11 @@ def _torch() -> Iterator[Line]:
         yield "device", "cpu (no CUDA device)", None
         yield "kernels", "those of the CPU", None
         return
-    yield "device", f"cuda: {torch.cuda.get_device_name()}", None
-    for name, module in (("triton", "triton"), ("flashinfer", "flashinfer")):
-        there = importlib.util.find_spec(module) is not None
-        yield name, "found" if there else "missing", None if there else "pip install 'lmc[cuda]'"
+    free, total = torch.cuda.mem_get_info()
+    memory = f"{size(free)} of {size(total)} free"
+    yield "device", f"cuda: {torch.cuda.get_device_name()}, {memory}", None
+    triton = _version("triton")
+    yield "kernels", f"triton {triton or 'missing'}", None if triton else "pip install 'lmc[cuda]'"
 
 
 def _models() -> Iterator[Line]:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,6 +31,9 @@ DEFAULT_MODEL = "smollm2-135m"
 KV_MEMORY_SHARE = 0.25  # of the machine's memory, at most, for the default KV pool
 DEFAULT_KV_TOKENS = 65_536
 DEFAULT_BATCH_TOKENS = 256  # rows of one step: the linear kernels are at their best there
+DEFAULT_GPU_BATCH_TOKENS = 8192
+CPU_RUNNING = 64  # requests at once
+GPU_RUNNING = 512
 
 
 class LocalEngine:
@@ -41,6 +45,8 @@ class LocalEngine:
         dtype: "auto", "float32", "bfloat16" or "float16".
         kv_tokens: tokens that the KV pool holds; by default as many as memory reasonably allows.
         max_batch_tokens: tokens computed in one step at most.
+        deterministic: on a GPU, results that do not depend on what else runs, bit by bit, which is
+            slower. On the CPU it is always so.
         weights: None for the model's own, "random" to need only a config and a tokenizer.
         attention: "auto" or the name of an attention backend.
         seed: of the random draws of runs that name no other, and of random weights.
@@ -68,6 +74,7 @@ class LocalEngine:
         tool_workers: int = DEFAULT_TOOL_WORKERS,
         chat_template: str | None = None,
         chat_options: Mapping[str, Any] | None = None,
+        deterministic: bool = False,
     ) -> None:
         from lmc.runtime.store import resolve
 
@@ -81,6 +88,10 @@ class LocalEngine:
         self.model = model
         self.seed = seed
         files = resolve(model)
+        on_gpu = files.kind != "fake" and _on_gpu(device)
+        batch_tokens = max_batch_tokens or (
+            DEFAULT_GPU_BATCH_TOKENS if on_gpu else DEFAULT_BATCH_TOKENS
+        )
         self._tokenizer = load_tokenizer(files)
         if chat_template is not None:
             self._tokenizer.chat_template = template_text(chat_template)
@@ -96,19 +107,22 @@ class LocalEngine:
         self._runner = _runner(
             files,
             self._tokenizer,
-            device=device,
+            device="cuda" if on_gpu else "cpu",
             dtype=dtype,
             kv_tokens=kv_tokens,
+            max_batch_tokens=batch_tokens,
             weights=weights,
             attention=attention,
             seed=seed,
             threads=threads,
+            deterministic=deterministic,
         )
         self.core = EngineCore(
             self._runner,
             self._tokenizer.token_bytes,
             self._tokenizer.eos_ids,
-            max_batch_tokens=max_batch_tokens or DEFAULT_BATCH_TOKENS,
+            max_batch_tokens=batch_tokens,
+            max_running=GPU_RUNNING if on_gpu else CPU_RUNNING,
         )
         self.executor = Executor(Target(self.core, self._tokenizer, template), tool_workers)
         self.closed = False
@@ -186,10 +200,12 @@ def _runner(
     device: str,
     dtype: str,
     kv_tokens: int | None,
+    max_batch_tokens: int,
     weights: str | None,
     attention: str,
     seed: int,
     threads: int | None,
+    deterministic: bool,
 ) -> Runner:
     if files.kind == "fake":
         from lmc.runtime.fake import FakeRunner
@@ -206,6 +222,27 @@ def _runner(
     from lmc.runtime.weights import load_weights, random_weights
 
     config = read_config(files)
+    if device == "cuda":
+        from lmc.runtime.cuda.runner import CudaRunner, cuda_dtype
+
+        if attention not in ("auto", "triton"):
+            raise UsageError(
+                f"there is no attention backend {attention!r} on a GPU", hint="give 'auto'"
+            )
+        kind = cuda_dtype(dtype)
+        if weights == "random":
+            held = random_weights(config, kind, device, seed=seed)
+        else:
+            held = load_weights(files, config, kind, device)
+        return CudaRunner(
+            config,
+            held,
+            device=device,
+            dtype=dtype,
+            kv_tokens=kv_tokens,
+            max_batch_tokens=max_batch_tokens,
+            deterministic=deterministic,
+        )
     if weights == "random":
         held = random_weights(config, torch.float32, seed=seed)
     else:
@@ -213,11 +250,34 @@ def _runner(
     return ModelRunner(
         config,
         held,
-        device="cpu" if device == "auto" else device,
         dtype=dtype,
         kv_tokens=kv_tokens or default_kv_tokens(config),
         attention=attention,
         threads=threads,
+    )
+
+
+def _on_gpu(device: str) -> bool:
+    """Whether the model is to run on a CUDA device; "auto" takes one that is there.
+
+    Raises:
+        UsageError: the name means nothing, or what it needs is not there.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"there is no device {device!r}", hint="give 'auto', 'cpu' or 'cuda'")
+    if device == "cpu":
+        return False
+    import torch
+
+    triton = find_spec("triton") is not None
+    if torch.cuda.is_available() and triton:
+        return True
+    if device == "auto":
+        return False
+    if not triton:
+        raise UsageError("device='cuda' needs triton", hint="pip install 'lmc[cuda]'")
+    raise UsageError(
+        "torch finds no CUDA device", hint="give device='cpu', or install a torch with CUDA"
     )
 
 

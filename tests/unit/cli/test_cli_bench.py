@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from lmc.bench.cpu import Figure, Report, as_markdown
+from lmc.bench.gpu import gpu_markdown
 from tests.unit.cli.conftest import Invoke
 
 
@@ -23,6 +25,23 @@ def test_bookkeeping_is_measured_without_a_model(invoke: Invoke, tmp_path: Path)
 def test_an_unknown_workload_is_refused(invoke: Invoke) -> None:
     out = invoke("bench", "nothing", code=2)
     assert "there is no benchmark 'nothing'" in out.stderr
+
+
+def test_an_unknown_figure_of_the_gpu_is_refused(invoke: Invoke) -> None:
+    out = invoke("bench", "gpu", "nothing", code=2)
+    assert "there is no benchmark 'nothing'" in out.stderr
+    assert "tree_of_thought" in out.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu_the_gpu_is_not_measured(invoke: Invoke) -> None:
+    out = invoke("bench", "gpu", "decode-1", "--model", "smollm2-135m", code=2)
+    assert "torch finds no CUDA device" in out.stderr
+
+
+def test_figures_of_the_gpu_are_a_table() -> None:
+    table = gpu_markdown(Report((Figure("decode-1", "ms", 4.5, note="a step"),), {"torch": "x"}))
+    assert "| decode-1 | 4.5 ms | a step |" in table
 
 
 def test_ratios_say_how_many_times_better_lmc_is() -> None:

@@ -1,0 +1,303 @@
+"""Llama and its kin on a CUDA device: packed weights, buffers, and the launches of a forward pass.
+
+Owns        weights in the model's type (queries, keys and values as one matrix, gates and ups as
+            one), the KV tensors, buffers for the rows of a step.
+Promises    a forward pass touches fixed addresses only, so it can be captured in a graph.
+Costs       four products and six small kernels a layer. The residual stream stays in float32.
+Not here    what is computed (`planning`), drawing (`sampler`).
+Source      Touvron et al., 2023.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmc.errors import UsageError
+from lmc.runtime.config import ModelConfig
+from lmc.runtime.cuda.attention_kernels import attend_units, combine_parts
+from lmc.runtime.cuda.layout import Fields
+from lmc.runtime.cuda.planning import Shape
+from lmc.runtime.cuda.product_kernel import fixed_product
+from lmc.runtime.cuda.row_kernels import norm_rows, rotate_store, silu_mul
+from lmc.runtime.layers import Rotary
+from lmc.runtime.models.base import take_weight
+
+__all__ = ["DeviceModel", "row_bytes"]
+
+FIXED_TILE = 512  # positions of a unit in deterministic mode
+FIXED_ROWS = 64  # query rows of a block, heads counted, in deterministic mode
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    attention_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+def _power(number: int) -> int:
+    """The least power of two that is not below a number."""
+    return 1 << (number - 1).bit_length()
+
+
+def row_bytes(config: ModelConfig, width: int) -> int:
+    """Bytes of the buffers for one row, with numbers of `width` bytes."""
+    wide = (config.heads + 2 * config.kv_heads) * config.head_dim
+    inner = config.intermediate_size
+    numbers = 2 * config.hidden_size + wide + config.heads * config.head_dim + 3 * inner
+    return 4 * config.hidden_size + numbers * width
+
+
+class DeviceModel:
+    """See the module.
+
+    Args:
+        config: sizes and switches.
+        weights: by Hugging Face name; those of layers are taken out when they are packed.
+        dtype: of weights, activations and KV entries.
+        rows: most rows of a step.
+        fixed: add every sum in an order that does not depend on the step.
+
+    Raises:
+        ModelError: a weight is missing or has the wrong shape.
+        UsageError: sizes that the kernels cannot serve.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: dict[str, Tensor],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        rows: int,
+        fixed: bool = False,
+    ) -> None:
+        if config.head_dim % 2:
+            raise UsageError(f"heads of {config.head_dim} numbers cannot be rotated in halves")
+        self.config, self.dtype, self.device, self.fixed = config, dtype, device, fixed
+        self._group = config.heads // config.kv_heads
+        self._lane_heads = _power(self._group)
+        self._table = self._matrix(
+            weights, "model.embed_tokens.weight", config.vocab_size, config.hidden_size
+        )
+        self._layers = [self._read_layer(weights, i) for i in range(config.layers)]
+        self._norm = self._vector(weights, "model.norm.weight", config.hidden_size)
+        self._head = self._table
+        if not config.tied:
+            self._head = self._matrix(
+                weights, "lm_head.weight", config.vocab_size, config.hidden_size
+            )
+        rotary = Rotary(config)
+        self._cosines, self._sines = rotary.cosines.to(device), rotary.sines.to(device)
+        self._rows = rows
+        self._make_buffers(rows)
+        self._kv: list[tuple[Tensor, Tensor]] = []
+        self._ieee = dtype == torch.float32
+
+    # Weights
+
+    def _matrix(self, weights: Mapping[str, Tensor], name: str, *shape: int) -> Tensor:
+        return take_weight(weights, name, *shape).to(self.device, self.dtype).contiguous()
+
+    def _vector(self, weights: Mapping[str, Tensor], name: str, length: int) -> Tensor:
+        return take_weight(weights, name, length).to(self.device, torch.float32).contiguous()
+
+    def _read_layer(self, weights: dict[str, Tensor], index: int) -> _Layer:
+        config = self.config
+        hidden, inner, size = config.hidden_size, config.intermediate_size, config.head_dim
+        prefix = f"model.layers.{index}."
+
+        def matrix(name: str, rows: int, columns: int) -> Tensor:
+            return self._matrix(weights, f"{prefix}{name}.weight", rows, columns)
+
+        def vector(name: str, length: int) -> Tensor:
+            return self._vector(weights, prefix + name, length)
+
+        projections = [
+            ("self_attn.q_proj", config.heads * size),
+            ("self_attn.k_proj", config.kv_heads * size),
+            ("self_attn.v_proj", config.kv_heads * size),
+        ]
+        bias = None
+        if config.qkv_bias:
+            biases = [vector(f"{name}.bias", rows) for name, rows in projections]
+            bias = torch.cat(biases).to(self.dtype)
+        norm = config.qk_norm
+        layer = _Layer(
+            attention_norm=vector("input_layernorm.weight", hidden),
+            qkv=torch.cat([matrix(name, rows, hidden) for name, rows in projections]),
+            qkv_bias=bias,
+            q_norm=vector("self_attn.q_norm.weight", size) if norm else None,
+            k_norm=vector("self_attn.k_norm.weight", size) if norm else None,
+            output=matrix("self_attn.o_proj", hidden, config.heads * size),
+            mlp_norm=vector("post_attention_layernorm.weight", hidden),
+            gate_up=torch.cat(
+                [matrix(f"mlp.{name}_proj", inner, hidden) for name in ("gate", "up")]
+            ),
+            down=matrix("mlp.down_proj", hidden, inner),
+        )
+        for name in [name for name in weights if name.startswith(prefix)]:
+            del weights[name]
+        return layer
+
+    # Memory
+
+    def _make_buffers(self, rows: int) -> None:
+        config = self.config
+        wide = (config.heads + 2 * config.kv_heads) * config.head_dim
+
+        def zeros(columns: int, dtype: torch.dtype | None = None) -> Tensor:
+            return torch.zeros(rows, columns, dtype=dtype or self.dtype, device=self.device)
+
+        self._residual = zeros(config.hidden_size, torch.float32)
+        self._hidden = zeros(config.hidden_size)
+        self._delta = zeros(config.hidden_size)
+        self._qkv = zeros(wide)
+        self._attended = zeros(config.heads * config.head_dim)
+        self._gate_up = zeros(2 * config.intermediate_size)
+        self._inner = zeros(config.intermediate_size)
+
+    def make_pool(self, slots: int) -> None:
+        """Make the KV tensors. Zeros: what masked positions hold is read, and must be finite."""
+        config = self.config
+        pool = torch.zeros(
+            config.layers, 2, slots, config.kv_heads, config.head_dim,
+            dtype=self.dtype, device=self.device,
+        )  # fmt: skip
+        self._kv = [(layer[0], layer[1]) for layer in pool]
+
+    def shape(self) -> Shape:
+        """How the attention of a step is cut into units."""
+        if self.fixed:
+            rows = max(1, FIXED_ROWS // self._lane_heads)
+            return Shape(rows, rows, tile=FIXED_TILE, fixed=True)
+        return Shape(
+            narrow=max(1, 16 // self._lane_heads), wide=max(1, 128 // self._lane_heads), tile=64
+        )
+
+    # Computing
+
+    def forward(
+        self, rows: int, fields: Fields, table: Tensor, parts: Tensor, weights: Tensor,
+        units: tuple[int, int], combine: bool,
+    ) -> None:  # fmt: skip
+        """Compute rows and store their keys and values.
+
+        Args:
+            fields: the step, on the device.
+            table: int32, the slots of all segments.
+            parts, weights: room for partial results of attention.
+            units: blocks to launch for narrow and wide units, at least as many as there are.
+            combine: whether some row has several units, or none.
+        """
+        config = self.config
+        hidden = self._hidden[:rows]
+        self._norm_rows(rows, fields.tokens, self._layers[0].attention_norm, embed=True)
+        following = [layer.attention_norm for layer in self._layers[1:]] + [self._norm]
+        for layer, (keys, values), norm in zip(self._layers, self._kv, following, strict=True):
+            qkv, attended, delta = self._qkv[:rows], self._attended[:rows], self._delta[:rows]
+            self._product(hidden, layer.qkv, qkv, layer.qkv_bias)
+            self._rotate_store(rows, fields, layer, keys, values)
+            arguments = (keys, values, parts, weights, fields, table)
+            if units[0]:
+                self._attend(units[0], False, *arguments)
+            if units[1]:
+                self._attend(units[1], True, *arguments)
+            if combine:
+                combine_parts[(rows, config.heads)](
+                    attended, parts, weights, fields.bases, fields.counts, HEADS=config.heads,
+                    DIM=config.head_dim, BLOCK_D=_power(config.head_dim), CHUNK=8, num_warps=2,
+                )  # fmt: skip
+            self._product(attended, layer.output, delta)
+            self._norm_rows(rows, fields.tokens, layer.mlp_norm)
+            gate_up, inner = self._gate_up[:rows], self._inner[:rows]
+            self._product(hidden, layer.gate_up, gate_up)
+            columns = config.intermediate_size
+            silu_mul[(rows, -(-columns // 1024))](gate_up, inner, columns, BLOCK=1024, num_warps=4)
+            self._product(inner, layer.down, delta)
+            self._norm_rows(rows, fields.tokens, norm)
+
+    def logits(self, rows: Tensor, out: Tensor) -> Tensor:
+        """Scores of all next tokens after some rows of the last step; float32, into `out`."""
+        hidden = self._hidden.index_select(0, rows)
+        self._product(hidden, self._head, out[: len(rows)])
+        return out[: len(rows)]
+
+    def _norm_rows(self, rows: int, tokens: Tensor, weight: Tensor, *, embed: bool = False) -> None:
+        columns = self.config.hidden_size
+        norm_rows[(rows,)](
+            self._residual, self._table if embed else self._delta, tokens, weight, self._hidden,
+            self.config.rms_eps, COLUMNS=columns, BLOCK=_power(columns), EMBED=embed,
+            num_warps=8 if columns > 1024 else 4,
+        )  # fmt: skip
+
+    def _rotate_store(
+        self, rows: int, fields: Fields, layer: _Layer, keys: Tensor, values: Tensor
+    ) -> None:
+        config = self.config
+        heads, half = config.heads + 2 * config.kv_heads, config.head_dim // 2
+        norm = layer.q_norm is not None
+        rotate_store[(rows, -(-heads // 16))](
+            self._qkv, fields.positions, fields.slots, self._cosines, self._sines, keys, values,
+            layer.q_norm if norm else self._cosines, layer.k_norm if norm else self._cosines,
+            config.rms_eps, HEADS=config.heads, KV_HEADS=config.kv_heads, DIM=config.head_dim,
+            HALF=half, NORM=norm, BLOCK_H=16, BLOCK_D=_power(half), num_warps=4,
+        )  # fmt: skip
+
+    def _attend(
+        self, units: int, wide: bool, keys: Tensor, values: Tensor, parts: Tensor,
+        weights: Tensor, fields: Fields, table: Tensor,
+    ) -> None:  # fmt: skip
+        config, shape = self.config, self.shape()
+        rows = shape.wide if wide else shape.narrow
+        lanes = rows * self._lane_heads
+        options: dict[str, Any] = {"num_warps": 4, "num_stages": 3}
+        if wide and not self.fixed:
+            options = {"num_warps": 8, "num_stages": 3}
+        if self._ieee:
+            options["num_stages"] = 1
+        attend_units[(config.kv_heads, units)](
+            self._qkv, keys, values, self._attended, parts, weights,
+            fields.wide_count if wide else fields.narrow_count,
+            fields.wide if wide else fields.narrow,
+            fields.wide_lanes if wide else fields.narrow_lanes,
+            fields.bases, fields.counts, fields.positions, table,
+            math.log2(math.e) / math.sqrt(config.head_dim), HEADS=config.heads,
+            KV_HEADS=config.kv_heads, GROUP=self._group, LANE_HEADS=self._lane_heads,
+            DIM=config.head_dim, BLOCK_D=max(16, _power(config.head_dim)),
+            WINDOW=config.sliding_window or 0, ROWS=rows, BLOCK_M=max(16, lanes), BLOCK_N=64,
+            IEEE=self._ieee, **options,
+        )  # fmt: skip
+
+    def _product(self, x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
+        """`out = x weight^T + bias`."""
+        if self.fixed:
+            columns, inner = weight.shape
+            fixed_product[(-(-columns // 128), -(-len(x) // 64))](
+                x, weight, out, len(x), COLUMNS=columns, INNER=inner, BLOCK_M=64, BLOCK_N=128,
+                BLOCK_K=32 if self._ieee else 64, IEEE=self._ieee, num_warps=4,
+                num_stages=2 if self._ieee else 4,
+            )  # fmt: skip
+            if bias is not None:
+                out += bias
+        elif out.dtype != x.dtype and x.is_cuda:
+            torch.mm(x, weight.t(), out_dtype=out.dtype, out=out)
+        elif out.dtype != x.dtype:
+            out.copy_(x.to(out.dtype) @ weight.t().to(out.dtype))
+        elif bias is not None:
+            torch.addmm(bias, x, weight.t(), out=out)
+        else:
+            torch.mm(x, weight.t(), out=out)

@@ -1,0 +1,522 @@
+"""A runner for CUDA devices: `Step` in, `Outcome` out, by captured graphs where steps are small.
+
+Owns        the model and the KV pool on the device, graphs, memory from which numbers are copied.
+Promises    results equal those of the CPU up to rounding; with `deterministic=True`, what a row
+            gives is a function of its sequence's keys up to it alone, bit by bit. One wait for the
+            device a step.
+Costs       KV memory is taken at once: what is free after weights and buffers, less some room.
+            Graphs of all sizes are captured when the runner is made, which takes seconds.
+Not here    the model's launches (`model`), units of attention (`planning`), drawing (`sampler`).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lmc.errors import CapacityError, InternalError, RunError, UsageError
+from lmc.runtime.attention.base import Batch
+from lmc.runtime.config import ModelConfig
+from lmc.runtime.cuda.layout import Fields, Layout
+from lmc.runtime.cuda.model import DeviceModel, row_bytes
+from lmc.runtime.cuda.planning import Division, divide
+from lmc.runtime.cuda.sampler import DeviceSampler, Drawn
+from lmc.runtime.cuda.staging import Staging
+from lmc.runtime.request import IntArray, Outcome, Step, TopTokens
+from lmc.runtime.sampler import Wish
+
+__all__ = ["CudaRunner", "cuda_dtype"]
+
+LOGIT_ROWS = 512  # rows scored at once: bounds the memory of logits
+MASK_ROWS = 4096
+PLACES = 8192  # partial results of attention that graphs have room for
+TABLE = 1 << 22  # slots of a step that graphs have room for
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+SPARE_MEMORY = 3 << 30  # bytes left to torch, the library's work space and the graphs
+SHARE = 0.92  # of the memory that is free after weights, for the KV pool at most
+
+
+def cuda_dtype(name: str) -> torch.dtype:
+    """The number format of a name.
+
+    Raises:
+        UsageError: there is no such format here.
+    """
+    if name not in ("auto", "bfloat16", "float16", "float32"):
+        raise UsageError(
+            f"dtype is {name!r}", hint="give 'auto', 'bfloat16', 'float16' or 'float32'"
+        )
+    dtype: torch.dtype = torch.bfloat16 if name == "auto" else getattr(torch, name)
+    return dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """A captured forward pass and where it reads its numbers."""
+
+    layout: Layout
+    buffer: Tensor
+    fields: Fields
+    graph: torch.cuda.CUDAGraph
+
+
+class CudaRunner:
+    """See the module; a `Runner`.
+
+    Args:
+        config: sizes and switches of the model.
+        weights: tensors by Hugging Face name, on the device or not; emptied layer by layer, so
+            that the device never holds all of them twice.
+        dtype: "auto" (bfloat16), "bfloat16", "float16" or "float32".
+        device: a torch device; "cpu" runs the kernels in Triton's interpreter, for tests.
+        kv_tokens: slots of the KV pool; None takes what memory allows.
+        max_batch_tokens: most rows of a step.
+        deterministic: results that do not depend on the batch, bit by bit; slower.
+        graphs: capture small steps in CUDA graphs.
+
+    Raises:
+        UsageError: an argument that means nothing here.
+        ModelError: weights that do not fit.
+        CapacityError: the device's memory is too small.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: dict[str, Tensor],
+        *,
+        dtype: str = "auto",
+        device: str = "cuda",
+        kv_tokens: int | None = None,
+        max_batch_tokens: int = 8192,
+        deterministic: bool = False,
+        graphs: bool = True,
+    ) -> None:
+        self.config = config
+        self.vocab_size = config.vocab_size
+        self.context_length = config.context_length
+        self.dtype = cuda_dtype(dtype)
+        self.device = torch.device(device)
+        self.deterministic = deterministic
+        self.seconds: dict[str, float] = {"plan": 0.0, "launch": 0.0, "wait": 0.0}
+        self._max_rows = max_batch_tokens
+        with torch.inference_mode():
+            self._model = DeviceModel(
+                config, weights, dtype=self.dtype, device=self.device, rows=max_batch_tokens,
+                fixed=deterministic,
+            )  # fmt: skip
+            rows = min(LOGIT_ROWS, max_batch_tokens)
+            self._logits = torch.zeros(rows, config.vocab_size, device=self.device)
+            self._sampler = DeviceSampler(config.vocab_size, rows, MASK_ROWS, self.device)
+            self._staging = Staging(1 << 22, self.device)
+            self._table = torch.zeros(TABLE, dtype=torch.int32, device=self.device)
+            self._make_parts(PLACES)
+            self.kv_tokens = self._kv_room() if kv_tokens is None else kv_tokens
+            try:
+                self._model.make_pool(self.kv_tokens + 1)
+            except torch.cuda.OutOfMemoryError as error:
+                raise CapacityError(
+                    f"the device has no room for {self.kv_tokens} KV tokens",
+                    hint="give fewer kv_tokens",
+                ) from error
+        self._graphs: dict[tuple[int, bool], _Graph] = {}
+        self._use_graphs = graphs and self.device.type == "cuda"
+        self._memory_pool: Any = None  # torch's own kind of handle
+        self._buckets = [b for b in BUCKETS if b <= max_batch_tokens]
+        if self._use_graphs:
+            with torch.inference_mode():
+                for bucket in reversed(self._buckets):
+                    for wide in (True,) if deterministic else (False, True):
+                        self._graphs[bucket, wide] = self._capture(bucket, wide)
+
+    def _make_parts(self, places: int) -> None:
+        config = self.config
+        self._parts = torch.zeros(places, config.heads, config.head_dim, device=self.device)
+        self._weights = torch.zeros(places, config.heads, device=self.device)
+
+    def _kv_room(self) -> int:
+        """Tokens that the free memory can hold."""
+        config = self.config
+        width = self.dtype.itemsize
+        entry = 2 * config.layers * config.kv_heads * config.head_dim * width
+        if self.device.type != "cuda":
+            return 4096
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info(self.device)
+        tokens = int(min(free * SHARE, free - SPARE_MEMORY)) // entry
+        if tokens < 256:
+            raise CapacityError(
+                f"after the weights, {free >> 20} MiB of the device are free: too few for a cache",
+                hint="use a smaller model, or give kv_tokens",
+            )
+        return min(tokens, 4_000_000)
+
+    @property
+    def description(self) -> str:
+        """What computes, in words, for reports."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        where = "cpu" if self.device.type == "cpu" else torch.cuda.get_device_name(self.device)
+        products = "fixed" if self.deterministic else "cuBLAS"
+        return f"{dtype} on {where}, {products} products, Triton attention"
+
+    @staticmethod
+    def memory_of_rows(config: ModelConfig, rows: int, width: int) -> int:
+        """Bytes of the buffers of a step."""
+        return rows * row_bytes(config, width)
+
+    def close(self) -> None:
+        """Free the device's memory; the runner cannot be used afterwards."""
+        self._graphs.clear()
+        for name in ("_model", "_sampler", "_logits", "_parts", "_weights", "_table"):
+            self.__dict__.pop(name, None)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    # A step
+
+    def run(self, step: Step) -> Outcome:
+        """Compute one step.
+
+        Raises:
+            RunError: the model gave numbers that are not finite, or the device is out of memory.
+            InternalError: the step cannot be computed: a token, slot or position out of range.
+        """
+        start = time.perf_counter()
+        with torch.inference_mode():
+            batch = Batch.of(step)
+            self._check(batch)
+            wanted = _Wanted.of(batch)
+            table, sizes, lengths, offsets = _tables(batch)
+            try:
+                pending = self._launch(batch, wanted, table, sizes, lengths, offsets)
+            except torch.cuda.OutOfMemoryError as error:
+                torch.cuda.empty_cache()
+                raise RunError(
+                    "the device has no memory left for this step",
+                    hint="give the engine fewer kv_tokens or a smaller max_batch_tokens",
+                ) from error
+            launched = time.perf_counter()
+            self.seconds["launch"] += launched - start
+            outcome = pending.outcome()
+        self.seconds["wait"] += time.perf_counter() - launched
+        self._staging.reset()
+        return outcome
+
+    def _launch(
+        self, batch: Batch, wanted: _Wanted, table: IntArray, sizes: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64],
+    ) -> _Pending:  # fmt: skip
+        """Put everything for a step into the device's queue."""
+        prepared = []
+        for at in range(0, len(wanted.rows), LOGIT_ROWS):
+            some = slice(at, at + LOGIT_ROWS)
+            prepared.append(
+                self._sampler.prepare(wanted.wishes[some], wanted.positions[some], self._staging)
+            )
+        rows_wanted = self._to_device(wanted.rows)
+        self._forward(batch, table, sizes, lengths, offsets)
+        drawn: list[Drawn] = []
+        scores: list[Tensor] = []
+        tops: list[tuple[Tensor, Tensor]] = []
+        for nth, rows in enumerate(prepared):
+            at = nth * LOGIT_ROWS
+            logits = self._model.logits(rows_wanted[at : at + rows.count], self._logits)
+            drawn.append(self._sampler.draw(logits, rows))
+            asked = wanted.asked(at, at + rows.count)
+            if asked is not None:
+                places = self._to_device(asked[0] - at).long()
+                ids = self._to_device(asked[1]).long()
+                scores.append(logits[places, ids] - drawn[-1].normalizers[places])
+            tops += [
+                _greatest(logits[row], drawn[-1].normalizers[row], batch.segments[i].top)
+                for row, i in wanted.with_top(batch, at, at + rows.count)
+            ]
+        return _Pending(batch, wanted, _to_host(drawn, scores), tops)
+
+    def _to_device(self, values: IntArray) -> Tensor:
+        target = torch.empty(len(values), dtype=torch.int32, device=self.device)
+        self._staging.copy(values, target)
+        return target
+
+    def _forward(
+        self, batch: Batch, table: IntArray, sizes: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64],
+    ) -> None:  # fmt: skip
+        start = time.perf_counter()
+        rows = batch.rows
+        bucket = next((b for b in self._buckets if b >= rows), None)
+        small = self._use_graphs and len(table) <= TABLE
+        layout = None if bucket is None or not small else self._layout(bucket)
+        division = divide(
+            table, offsets, lengths, sizes, self._model.shape(), kv_heads=self.config.kv_heads,
+            window=self.config.sliding_window,
+            most_units=1 << 30 if layout is None else layout.narrow_units,
+        )  # fmt: skip
+        self.seconds["plan"] += time.perf_counter() - start
+        slots = self._table
+        if len(table) > len(slots):
+            slots = torch.empty(len(table), dtype=torch.int32, device=self.device)
+        self._staging.copy(table, slots)
+        fits = layout is not None and layout.fits(rows, division) and division.parts <= PLACES
+        if fits and bucket is not None:
+            self._replay(bucket, bool(len(division.wide)), batch, division)
+            return
+        layout = Layout.exactly(rows, division)
+        buffer = torch.empty(layout.size, dtype=torch.int32, device=self.device)
+        self._bring(layout, buffer, batch, division)
+        if division.parts > len(self._parts):
+            self._make_parts(-(-division.parts // PLACES) * PLACES)
+            self._graphs.clear()  # they write to the old ones
+        self._model.forward(
+            rows, layout.fields(buffer), slots, self._parts, self._weights,
+            (len(division.narrow), len(division.wide)), bool((division.counts != 1).any()),
+        )  # fmt: skip
+
+    def _layout(self, bucket: int) -> Layout:
+        shape = self._model.shape()
+        return Layout(bucket, 2 * bucket + 256, bucket + 256, shape.narrow, shape.wide)
+
+    def _bring(self, layout: Layout, buffer: Tensor, batch: Batch, division: Division) -> None:
+        array, tensor = self._staging.piece(layout.size)
+        layout.fill(array, batch.tokens, batch.positions, batch.slots, division, self.kv_tokens)
+        buffer.copy_(tensor, non_blocking=True)
+
+    def _replay(self, bucket: int, wide: bool, batch: Batch, division: Division) -> None:
+        """Compute a small step by a captured graph."""
+        graph = self._graphs.get((bucket, wide))
+        if graph is None:
+            graph = self._graphs[bucket, wide] = self._capture(bucket, wide)
+        self._bring(graph.layout, graph.buffer, batch, division)
+        graph.graph.replay()
+
+    def _capture(self, bucket: int, wide: bool) -> _Graph:
+        layout = self._layout(bucket)
+        buffer = torch.zeros(layout.size, dtype=torch.int32, device=self.device)
+        fields = layout.fields(buffer)
+        fields.slots.fill_(self.kv_tokens)
+        units = (layout.narrow_units, layout.wide_units if wide else 0)
+        if self._model.shape().fixed:
+            units = (0, layout.wide_units)
+
+        def compute() -> None:
+            self._model.forward(
+                bucket, fields, self._table, self._parts, self._weights, units, combine=True
+            )
+
+        current = torch.cuda.current_stream()
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(current)
+        with torch.cuda.stream(aside):
+            compute()  # compiles the kernels
+        current.wait_stream(aside)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory_pool):
+            compute()
+        self._memory_pool = self._memory_pool or graph.pool()
+        return _Graph(layout, buffer, fields, graph)
+
+    def _check(self, batch: Batch) -> None:
+        if batch.rows > self._max_rows:
+            raise InternalError(f"a step of {batch.rows} rows, at most {self._max_rows} fit")
+        for i, s in enumerate(batch.segments):
+            count = len(s.tokens)
+            if s.start < 0 or len(s.slots) != s.start + count:
+                raise InternalError(
+                    f"segment {i} of the step is wrong: {count} tokens from {s.start} on, "
+                    f"{len(s.slots)} slots"
+                )
+            if s.targets and len(s.targets) != count:
+                raise InternalError(f"segment {i} has {len(s.targets)} rows of targets")
+        for name, values, limit in (
+            ("token", batch.tokens, self.vocab_size),
+            ("slot", batch.slots, self.kv_tokens),
+            ("position", batch.positions, self.context_length),
+        ):
+            if int(values.min()) < 0 or int(values.max()) >= limit:
+                raise InternalError(f"the step has a {name} outside 0 to {limit - 1}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The rows of a step whose logits are needed.
+
+    Attributes:
+        rows: int32, rows of the batch.
+        segments: of each, its segment, and its row in that.
+        wishes: of each, what is drawn after it.
+        positions: of each, the counter of the draw.
+        target_rows, target_ids: int32, the pairs of a place in `rows` and a token that are asked
+            for, in the order of the segments.
+    """
+
+    rows: IntArray
+    segments: list[tuple[int, int]]
+    wishes: list[Wish | None]
+    positions: npt.NDArray[np.int64]
+    target_rows: IntArray
+    target_ids: IntArray
+
+    @staticmethod
+    def of(batch: Batch) -> _Wanted:
+        segments: list[tuple[int, int]] = []
+        wishes: list[Wish | None] = []
+        places: list[int] = []
+        ids: list[int] = []
+        for i, segment in enumerate(batch.segments):
+            last = len(segment.tokens) - 1
+            for r, targets in enumerate(segment.targets):
+                if targets:
+                    places += [len(segments)] * len(targets)
+                    ids += targets
+                    segments.append((i, r))
+                    wishes.append(None)
+            if segment.sample is not None:
+                wish = Wish(
+                    segment.sample, segment.position, segment.mask, segment.banned,
+                    segment.adjustment,
+                )  # fmt: skip
+                if segments and segments[-1] == (i, last):
+                    wishes[-1] = wish
+                else:
+                    segments.append((i, last))
+                    wishes.append(wish)
+        rows = np.array([batch.first[i] + r for i, r in segments], np.int32)
+        positions = np.array([batch.segments[i].position for i, _ in segments], np.int64)
+        return _Wanted(
+            rows, segments, wishes, positions, np.array(places, np.int32), np.array(ids, np.int32)
+        )
+
+    def with_top(self, batch: Batch, low: int, high: int) -> list[tuple[int, int]]:
+        """The places from `low` to `high`, less `low`, whose draws want the most likely tokens."""
+        return [
+            (nth, i)
+            for nth, ((i, _), wish) in enumerate(
+                zip(self.segments[low:high], self.wishes[low:high], strict=True)
+            )
+            if wish is not None and batch.segments[i].top
+        ]
+
+    def asked(self, low: int, high: int) -> tuple[IntArray, IntArray] | None:
+        """The pairs with a place from `low` to `high`."""
+        if not len(self.target_rows):
+            return None
+        first, last = np.searchsorted(self.target_rows, [low, high])
+        if first == last:
+            return None
+        return self.target_rows[first:last], self.target_ids[first:last]
+
+
+@dataclass(slots=True)
+class _Answer:
+    """Copies on their way to the host: int32 bits of tokens, log-probabilities, normalizers."""
+
+    numbers: Tensor
+    scores: Tensor | None
+    ready: torch.cuda.Event | None
+
+    def wait(self) -> None:
+        if self.ready is not None:
+            self.ready.synchronize()
+
+
+def _to_host(drawn: list[Drawn], scores: list[Tensor]) -> _Answer | None:
+    if not drawn:
+        return None
+    rows = [
+        torch.cat([d.tokens for d in drawn]),
+        torch.cat([d.logprobs for d in drawn]).view(torch.int32),
+        torch.cat([d.normalizers for d in drawn]).view(torch.int32),
+    ]
+    numbers = torch.stack(rows)
+    asked = torch.cat(scores) if scores else None
+    if not numbers.is_cuda:
+        return _Answer(numbers, asked, None)
+    held = torch.empty(numbers.shape, dtype=torch.int32, pin_memory=True)
+    held.copy_(numbers, non_blocking=True)
+    held_scores = None
+    if asked is not None:
+        held_scores = torch.empty(asked.shape, dtype=torch.float32, pin_memory=True)
+        held_scores.copy_(asked, non_blocking=True)
+    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    ready.record()
+    return _Answer(held, held_scores, ready)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A step in the device's queue."""
+
+    batch: Batch
+    wanted: _Wanted
+    answer: _Answer | None
+    tops: list[tuple[Tensor, Tensor]]
+
+    def outcome(self) -> Outcome:
+        """Wait, and say what came of it."""
+        batch, wanted = self.batch, self.wanted
+        count = len(batch.segments)
+        tokens, logprobs = [-1] * count, [0.0] * count
+        scores: list[list[tuple[float, ...]]] = [[()] * len(s.targets) for s in batch.segments]
+        if self.answer is None:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+        else:
+            self.answer.wait()
+            numbers = self.answer.numbers.numpy()
+            normalizers = numbers[2].view(np.float32)
+            if not np.isfinite(normalizers).all():
+                culprit = wanted.segments[int(np.flatnonzero(~np.isfinite(normalizers))[0])][0]
+                raise RunError(
+                    f"the model's scores are not finite (segment {culprit} of the step)",
+                    hint="the weights may be damaged; or try dtype='float32'",
+                )
+            values = numbers[1].view(np.float32).tolist()
+            found = numbers[0].tolist()
+            for (i, _), wish, token, value in zip(
+                wanted.segments, wanted.wishes, found, values, strict=True
+            ):
+                if wish is not None:
+                    if token < 0:
+                        raise InternalError("a mask allows no token at all")
+                    tokens[i], logprobs[i] = token, value
+            if self.answer.scores is not None:
+                asked = iter(self.answer.scores.tolist())
+                for i, r in wanted.segments:
+                    if batch.segments[i].targets and batch.segments[i].targets[r]:
+                        scores[i][r] = tuple(next(asked) for _ in batch.segments[i].targets[r])
+        return Outcome(
+            tuple(tokens),
+            tuple(logprobs),
+            tuple(tuple(rows) for rows in scores),
+            self._tops() if self.tops else (),
+        )
+
+    def _tops(self) -> tuple[TopTokens, ...]:
+        found: list[TopTokens] = [()] * len(self.batch.segments)
+        wanted = self.wanted.with_top(self.batch, 0, len(self.wanted.segments))
+        for (_, i), (ids, logprobs) in zip(wanted, self.tops, strict=True):
+            found[i] = tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))
+        return tuple(found)
+
+
+def _greatest(logits: Tensor, normalizer: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The most likely tokens after a row and their log-probabilities, equals by id."""
+    ranked, ids = torch.sort(logits, descending=True, stable=True)
+    return ids[:count], ranked[:count] - normalizer
+
+
+def _tables(
+    batch: Batch,
+) -> tuple[IntArray, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Slots of all segments, and of each segment its rows, its slots and where these begin."""
+    sizes = np.array([len(s.tokens) for s in batch.segments], np.int64)
+    lengths = np.array([len(s.slots) for s in batch.segments], np.int64)
+    table = np.concatenate([s.slots for s in batch.segments]).astype(np.int32, copy=False)
+    return table, sizes, lengths, np.cumsum(lengths) - lengths

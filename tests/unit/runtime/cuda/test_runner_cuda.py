@@ -1,0 +1,144 @@
+"""The CUDA runner against the CPU's: the same numbers up to rounding, bit by bit where promised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lmc.errors import InternalError, UsageError
+from lmc.runtime.cuda.runner import CudaRunner
+from lmc.runtime.model_runner import ModelRunner
+from lmc.runtime.request import Outcome, Segment, Step
+from tests.unit.runtime.random_models import (
+    VARIANTS,
+    Sequence,
+    random_tokens,
+    random_weights,
+    some_slots,
+)
+
+EVERY = (0, 5, 17, 318)
+POOL = 512
+SMALL = {name: replace(config, layers=2) for name, config in VARIANTS.items()}
+
+
+def make(variant: str, device: str, **options: Any) -> CudaRunner:
+    options = {"dtype": "float32", "kv_tokens": POOL, "max_batch_tokens": 256} | options
+    return CudaRunner(SMALL[variant], random_weights(SMALL[variant]), device=device, **options)
+
+
+def sequence(variant: str, count: int, seed: int, slots: np.ndarray) -> Sequence:
+    return Sequence(random_tokens(SMALL[variant], count, seed), slots)
+
+
+def scores(outcome: Outcome, segment: int = 0) -> np.ndarray:
+    return np.array(outcome.scores[segment])
+
+
+@pytest.mark.parametrize("variant", SMALL)
+def test_the_numbers_are_those_of_the_cpu(variant: str, device: str) -> None:
+    config = SMALL[variant]
+    cpu = ModelRunner(config, random_weights(config), dtype="float32", kv_tokens=POOL, threads=1)
+    gpu = make(variant, device)
+    slots = some_slots(400, seed=1, pool=POOL)
+    one = sequence(variant, 90, 1, slots[:90])
+    two = sequence(variant, 90, 2, np.concatenate([slots[:66], slots[100:124]]))
+    two.tokens[:66] = one.tokens[:66]  # shares a prefix, and so slots, with the first
+    steps = [
+        Step((one.piece(68, every=EVERY),)),
+        Step((replace_start(two, 66).piece(5, every=EVERY), one.piece(1, every=EVERY))),
+        Step((two.piece(1, every=EVERY), one.piece(1, every=EVERY))),
+        Step((one.piece(3), two.piece(2))),
+    ]
+    for step in steps:
+        expected, got = cpu.run(step), gpu.run(step)
+        assert got.tokens == expected.tokens
+        np.testing.assert_allclose(got.logprobs, expected.logprobs, atol=1e-3)
+        for mine, theirs in zip(got.scores, expected.scores, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-3)
+
+
+def replace_start(sequence: Sequence, done: int) -> Sequence:
+    sequence.done = done
+    return sequence
+
+
+def test_deterministic_rows_do_not_depend_on_chunks_or_company(device: str) -> None:
+    count = 24
+    dtype = "bfloat16" if device == "cuda" else "float32"
+    gpu = make("llama", device, deterministic=True, dtype=dtype)
+    slots = some_slots(400, seed=2, pool=POOL)
+    alone = sequence("llama", count, 1, slots[:count])
+    expected = scores(gpu.run(Step((alone.piece(count, every=EVERY),))))
+    for chunks, company in (((22, 1, 1), False), ((8, 16), True)):
+        own = sequence("llama", count, 1, slots[100 : 100 + count])
+        other = sequence("llama", count, 3, slots[200 : 200 + count])
+        got = []
+        for chunk in chunks:
+            segments: tuple[Segment, ...] = (own.piece(chunk, every=EVERY),)
+            if company:
+                segments = (other.piece(min(9, count - other.done)), *segments)
+            got.append(scores(gpu.run(Step(segments)), len(segments) - 1))
+        assert (np.concatenate(got) == expected).all()
+
+
+def test_a_step_that_makes_no_sense_is_refused(device: str) -> None:
+    gpu = make("llama", device)
+    good = sequence("llama", 5, 1, some_slots(5, seed=1, pool=POOL)).piece(5)
+    for wrong, message in (
+        (replace(good, tokens=good.tokens + 1000), "token outside"),
+        (replace(good, slots=good.slots + POOL), "slot outside"),
+        (replace(good, slots=good.slots[:3]), "5 tokens from 0 on, 3 slots"),
+        (replace(good, targets=((1,),)), "1 rows of targets"),
+    ):
+        with pytest.raises(InternalError, match=message):
+            gpu.run(Step((wrong,)))
+
+
+@pytest.mark.parametrize(("options", "message"), [({"dtype": "int8"}, "dtype is 'int8'")])
+def test_an_argument_that_means_nothing_is_refused(
+    options: dict[str, Any], message: str, device: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        make("llama", device, **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("variant", SMALL)
+def test_graphs_give_what_launches_give(variant: str) -> None:
+    slots = some_slots(400, seed=1, pool=POOL)
+    runs = []
+    for graphs in (False, True):
+        gpu = make(variant, "cuda", graphs=graphs, dtype="bfloat16")
+        one = sequence(variant, 100, 1, slots[:100])
+        two = sequence(variant, 100, 2, np.concatenate([slots[:64], slots[100:136]]))
+        two.tokens[:64] = one.tokens[:64]
+        replace_start(two, 64)
+        outcomes = [gpu.run(Step((one.piece(70, every=EVERY),)))]
+        outcomes += [
+            gpu.run(Step((one.piece(count, every=EVERY), two.piece(1, every=EVERY))))
+            for count in (1, 3, 1, 20)
+        ]
+        runs.append(np.concatenate([scores(o) for o in outcomes]))
+    np.testing.assert_allclose(runs[0], runs[1], atol=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_bfloat16_is_near_the_float32_oracle() -> None:
+    config = SMALL["llama"]
+    cpu = ModelRunner(config, random_weights(config), dtype="float32", kv_tokens=POOL)
+    gpu = make("llama", "cuda", dtype="bfloat16")
+    slots = some_slots(200, seed=1, pool=POOL)
+    runs = [
+        scores(runner.run(Step((sequence("llama", 200, 1, slots).piece(200, every=EVERY),))))
+        for runner in (cpu, gpu)
+    ]
+    error = np.abs(runs[0] - runs[1])
+    print(f"bfloat16 against float32: mean {error.mean():.4f}, greatest {error.max():.4f} nats")
+    assert error.mean() < 0.1
