@@ -30,6 +30,7 @@ import lmc
 from lmc.bench.cpu import _Peer
 from lmc.bench.peer import Peer, _Call
 from lmc.bench.workloads import WORKLOADS
+from lmc.constraints import Vocabulary
 from lmc.frontend.dsl import State
 
 WORD = "[A-Z][a-z]{2,11}"
@@ -112,18 +113,38 @@ def as_template(records: Records, jump_forward: bool) -> lmc.Program:
     return record
 
 
+class Wrapped:
+    """A vocabulary as llguidance wants to see it."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._encode = vocabulary.encode
+        self.eos_token_id = vocabulary.eos[0]
+        self.bos_token_id = None
+        # A token that is no text begins with 0xFF, which llguidance takes for a special token.
+        self.tokens = [
+            text or b"\xff<%d>" % token for token, text in enumerate(vocabulary.token_bytes)
+        ]
+        self.special_token_ids = [t for t, text in enumerate(vocabulary.token_bytes) if not text]
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._encode(text.decode() if isinstance(text, bytes) else text)
+
+
 class Masked(Peer):
     """The batched peer, each row's logits masked by llguidance; regular expressions only."""
 
     def __init__(self, peer: _Peer, engine: lmc.Engine) -> None:
         import llguidance
 
-        from lmc.constraints.fallback import _tokenizer
-
         target = engine.executor.target
         super().__init__(peer.model, target.tokenizer, target.template)
-        tokenizer = _tokenizer(target.vocabulary)
-        self._eos = target.vocabulary.eos[0]
+        vocabulary = target.vocabulary
+        tokenizer = llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(Wrapped(vocabulary)),
+            n_vocab=len(vocabulary),
+            eos_token=list(vocabulary.eos),
+        )
+        self._eos = vocabulary.eos[0]
 
         def matcher(regex: str) -> Any:  # noqa: ANN401 - llguidance's own
             made = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_regex(regex))

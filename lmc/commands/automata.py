@@ -101,13 +101,11 @@ def _held(program: Program) -> list[_Held]:
 def _measured(automaton: Automaton) -> dict[str, Any]:
     """How many states an automaton has, and how much of its texts is fixed."""
     fixed = fixed_in(automaton)
-    return {
-        "states": _states(automaton),
-        "fixed": {
-            "shortest": {"fixed": fixed.fixed, "bytes": fixed.length},
-            "random": {"least": round(fixed.least, 3), "most": round(fixed.most, 3)},
-        },
+    held = fixed and {
+        "shortest": {"fixed": fixed.fixed, "bytes": fixed.length},
+        "random": {"least": round(fixed.least, 3), "most": round(fixed.most, 3)},
     }
+    return {"states": _states(automaton), "fixed": held}
 
 
 def _states(automaton: Automaton) -> int | None:

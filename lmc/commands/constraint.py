@@ -23,7 +23,7 @@ __all__ = ["Tokenizer", "constraint_command", "fixed_share", "show_constraint"]
 
 MOST_DRAWN = {"text": 40, "dot": 200, "mermaid": 100}  # edges
 _MOST_SHOWN = 100  # characters of a text
-_FIRST_TOKENS = 8
+_MOST_TOKENS = 8  # of a list
 
 
 class Emit(enum.StrEnum):
@@ -176,7 +176,8 @@ def _lines(
     facts = described(automaton)
     yield f"{kind}  {_clipped(' '.join(source.split()))}"
     yield from (f"  {name:<9} {text}" for name, text in _facts(facts))
-    yield "samples"
+    if facts.samples:
+        yield "samples"
     yield from (f"  {_clipped(repr(text))}" for text in facts.samples)
     if vocabulary is not None:
         yield f"tokens ({tokenizer})"
@@ -199,9 +200,10 @@ def _facts(facts: Description) -> Iterator[tuple[str, str]]:
             lengths += f" to {longest}"
         yield "texts", f"{count}, {lengths}"
     yield "begins", _clipped(repr(facts.begins)) if facts.begins else "in more than one way"
-    yield "shortest", _clipped(repr(facts.shortest))
+    yield "shortest", "too long" if facts.shortest is None else _clipped(repr(facts.shortest))
     fixed = facts.fixed
-    yield "fixed", fixed_share(fixed.fixed, fixed.length, fixed.least, fixed.most)
+    if fixed is not None:
+        yield "fixed", fixed_share(fixed.fixed, fixed.length, fixed.least, fixed.most)
 
 
 def _tokens(automaton: Automaton, vocabulary: Vocabulary, facts: Description) -> Iterator[str]:
@@ -211,22 +213,20 @@ def _tokens(automaton: Automaton, vocabulary: Vocabulary, facts: Description) ->
     from lmc.constraints.description import forced_in
 
     def shown(tokens: list[int]) -> str:
-        return " ".join(
-            repr((vocabulary.token_bytes[t] or b"").decode("utf-8", "backslashreplace"))
-            for t in tokens
-        )
+        texts = (vocabulary.token_bytes[t] or b"" for t in tokens[:_MOST_TOKENS])
+        found = " ".join(repr(text.decode("utf-8", "backslashreplace")) for text in texts)
+        return found + " ..." * (len(tokens) > _MOST_TOKENS)
 
     matcher = matcher_of(automaton, vocabulary)
     first = np.flatnonzero(matcher.mask()).tolist()
     ends = [t for t in first if t in vocabulary.eos]
     texts = [t for t in first if t not in vocabulary.eos]
-    rest = " ..." if len(texts) > _FIRST_TOKENS else ""
     end = ", or the end" if ends else ""
-    yield f"  first     {len(texts):,} of {len(vocabulary):,} tokens{end}: " + (
-        shown(texts[:_FIRST_TOKENS]) + rest
-    )
+    yield f"  first     {len(texts):,} of {len(vocabulary):,} tokens{end}: {shown(texts)}"
     yield f"  forced    {shown(matcher.forced()) or 'none'} at the beginning"
     for text in dict.fromkeys((facts.shortest, *facts.samples)):
+        if text is None:
+            continue
         found = forced_in(matcher, text)
         yield (
             f"  {found.forced:>4} of {found.tokens:>4} forced, {found.asked:>4} for the model  "

@@ -134,6 +134,9 @@ def _constraints(constraints: list[dict[str, Any]]) -> Iterator[str]:
         more = "".join(f", {name} {value}" for name, value in given.items() if value)
         source = str(one["source"]).replace("\n", "\\n")
         yield f"  {gens}: {one['kind']} {source}{more}"
+        if one["fixed"] is None:
+            yield "    its texts are too long to look at"
+            continue
         yield f"    {one['states'] or f'more than {MOST_STATES}'} states"
         shortest, random = one["fixed"]["shortest"], one["fixed"]["random"]
         share = fixed_share(shortest["fixed"], shortest["bytes"], random["least"], random["most"])

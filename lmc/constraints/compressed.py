@@ -15,6 +15,7 @@ from lmc.constraints.machine import Machine
 __all__ = ["Compressed", "Edge", "compressed"]
 
 _LONGEST = 2048  # characters on one edge
+_MOST_FOLLOWED = 10_000  # characters on all edges; none is added after these
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def compressed(machine: Machine, most: int = 10_000) -> Compressed:
 
     Args:
         machine: of the automaton.
-        most: edges to list; those nearest to the start are.
+        most: edges to list; those nearest to the start are. There are fewer if they are very long.
     """
     assert machine.start is not None, "something matches"
 
@@ -77,9 +78,10 @@ def compressed(machine: Machine, most: int = 10_000) -> Compressed:
     number = {kept[0]: 0}
     found: list[Edge] = []
     unfinished: set[int] = set()
+    followed = 0
     for source, state in enumerate(kept):
         for mask, target in machine.targets(state):
-            if len(found) == most:
+            if len(found) == most or followed > _MOST_FOLLOWED:
                 unfinished.add(source)
                 break
             then: list[str] = []
@@ -87,6 +89,7 @@ def compressed(machine: Machine, most: int = 10_000) -> Compressed:
             while target not in number and len(then) < _LONGEST and (way := only(target)):
                 then.append(chr(way[0]))
                 target = way[1]
+            followed += len(then)
             if target not in number:
                 number[target] = len(kept)
                 kept.append(target)

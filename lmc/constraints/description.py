@@ -18,6 +18,7 @@ from lmc.constraints.matcher import TokenMatcher
 
 __all__ = ["Description", "Fixed", "ForcedIn", "described", "fixed_in", "forced_in", "samples_of"]
 
+_LONGEST = 10_000  # bytes of a shortest text; longer ones are not spelled out
 _TRIES = 8  # random texts drawn for one that is new and keeps the meaning
 _SHARE_SAMPLES = 8
 
@@ -50,9 +51,9 @@ class Description:
         least, most: length in bytes of the shortest text and of the longest, None for no bound
             or where `states` is None.
         begins: what all texts begin with.
-        shortest: a shortest text.
-        samples: random ones, all different.
-        fixed: how much of them is fixed.
+        shortest: a shortest text; None if even that is longer than 10,000 bytes.
+        samples: random ones, all different; none then.
+        fixed: how much of them is fixed; None then.
         made: states of the lazy automaton over characters that were made to find all this out.
     """
 
@@ -63,9 +64,9 @@ class Description:
     least: int
     most: int | None
     begins: str
-    shortest: str
+    shortest: str | None
     samples: tuple[str, ...]
-    fixed: Fixed
+    fixed: Fixed | None
     made: int
 
 
@@ -86,17 +87,18 @@ def described(
         whole = automaton.dfa(most_states)
     except BudgetError:
         whole = None
-    shortest = automaton.shortest()
+    least = machine.least_bytes(machine.start)
+    short = least <= _LONGEST
     return Description(
         states=len(whole) if whole else None,
         byte_classes=whole.table.shape[1] if whole else None,
         texts=whole.count() if whole else None,
         exact=not isinstance(automaton, JsonAutomaton),
-        least=len(shortest.encode()),
+        least=least,
         most=whole.lengths()[1] if whole else None,
         begins=forced_text(machine, machine.start)[0],
-        shortest=shortest,
-        samples=samples_of(automaton, samples, seed),
+        shortest=automaton.shortest() if short else None,
+        samples=samples_of(automaton, samples, seed) if short else (),
         fixed=fixed_in(automaton, seed),
         made=len(machine),
     )
@@ -115,9 +117,16 @@ def samples_of(automaton: Automaton, count: int, seed: int = 0) -> tuple[str, ..
     return tuple(found)
 
 
-def fixed_in(automaton: Automaton, seed: int = 0) -> Fixed:
-    """How much of a shortest text and of some random texts is fixed."""
-    machine, shortest = automaton.machine, automaton.shortest()
+def fixed_in(automaton: Automaton, seed: int = 0) -> Fixed | None:
+    """How much of a shortest text and of some random texts is fixed.
+
+    None if all of them are longer than 10,000 bytes.
+    """
+    machine = automaton.machine
+    assert machine.start is not None, "something matches"
+    if machine.least_bytes(machine.start) > _LONGEST:
+        return None
+    shortest = automaton.shortest()
     shares = [
         _fixed_bytes(machine, text) / max(1, len(text.encode()))
         for text in samples_of(automaton, _SHARE_SAMPLES, seed) or (shortest,)

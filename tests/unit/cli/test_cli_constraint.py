@@ -51,6 +51,10 @@ def test_constraints_without_end_are_shown_in_part(invoke: Invoke) -> None:
     assert "... and more from 40" in lazy
     assert "without end, of 0 bytes to any length" in invoke("constraint", "a*").stdout
     assert "'(x)'" in invoke("constraint", "--ebnf", 'start: "(" start ")" | "x"').stdout
+    long = invoke("constraint", "(?:a{1000}){1000}", "--tokenizer", "fake").stdout
+    assert "of 1,000,000 bytes and more" in long
+    assert "shortest  too long" in long
+    assert max(map(len, long.splitlines())) < 160
     many = invoke("constraint", "[a-z]{20}").stdout
     assert "about 10^28, of 20 bytes\n" in many
 
