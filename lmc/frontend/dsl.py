@@ -110,6 +110,9 @@ class Recorder(Protocol):
 
     def read(self, ref: Ref) -> Any: ...
 
+    def moved(self, before: Ref, after: Ref) -> Ref:
+        """The state `after` as what goes on where `before` was."""
+
     def branch(self, state: Ref, index: int) -> Ref:
         """The state for branch `index` of a fork: a second use of the same value."""
 
@@ -702,7 +705,7 @@ class State:
                 at,
                 hint="set marks and go back to them in the same block",
             )
-        self._ref, self._log = mark.ref, mark.log
+        self._ref, self._log = self._recorder.moved(self._ref, mark.ref), mark.log
 
     # -- forks
     def fork(self, n: int = 1) -> Forks:

@@ -61,6 +61,8 @@ class Row(Protocol):
 
     def branch(self, state: Reg, index: int) -> Reg: ...
 
+    def moved(self, before: Reg, after: Reg) -> Reg: ...
+
     def emit(self, instr: Instr, sample: int | None = None) -> None: ...
 
     def read(self, reg: Reg) -> Any: ...
@@ -367,6 +369,9 @@ class _EagerRecorder:
 
     def read(self, ref: Reg) -> Any:
         return self._row.read(ref)
+
+    def moved(self, before: Reg, after: Reg) -> Reg:
+        return self._row.moved(before, after)
 
     def branch(self, state: Reg, index: int) -> Reg:
         return self._row.branch(state, index)

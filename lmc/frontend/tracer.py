@@ -538,7 +538,20 @@ class _Tracer:
         return self._emit(Race((*calls, *dict.fromkeys(self._reads)), sizes, k), at)
 
     def pick(self, index: Value, items: Sequence[Operand], at: Location | None) -> Value:
-        return self._emit(Pick(index, tuple(items)), at)[0]
+        picked = self._emit(Pick(index, tuple(items)), at)[0]
+        domains = [self._domain_of(item) for item in items]
+        if picked.type == TEXT and None not in domains:
+            texts = dict.fromkeys(text for d in domains if d is not None for text in d.texts)
+            exact = all(d.exact for d in domains if d is not None)
+            self._domains[picked] = _Domain(tuple(texts), exact=exact)
+        return picked
+
+    def _domain_of(self, operand: Operand) -> _Domain | None:
+        """The texts that an operand can be, if that is known."""
+        if isinstance(operand, Const):
+            return _Domain((operand.value,), exact=True) if type(operand.value) is str else None
+        known = self._texts.get(operand)
+        return self._domains.get(operand) if known is None else _Domain((known,), exact=True)
 
     def attempt(self, ref: Operand, at: Location | None) -> Value:
         return self._emit(Attempt(ref), at)[0]
@@ -570,6 +583,9 @@ class _Tracer:
                 name, n = f"{tool.name}.{n}", n + 1
             self._tools[tool.key] = name, tool
         return self._tools[tool.key][0]
+
+    def moved(self, before: Value, after: Value) -> Value:  # noqa: ARG002 - nobody listens here
+        return after
 
     def branch(self, state: Value, index: int) -> Value:  # noqa: ARG002 - all are alike here
         return state

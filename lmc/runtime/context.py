@@ -11,7 +11,8 @@ Not here    rendering of chat templates (`chat`), tokenization itself (`tokenize
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -55,12 +56,15 @@ class _Rope:
         self.added = added
 
     def __str__(self) -> str:
-        parts: list[str] = []
-        rope: _Rope | None = self
-        while rope is not None:
-            parts.append(rope.added)
-            rope = rope.before
+        parts = [rope.added for rope in _ropes(self)]
         return "".join(reversed(parts))
+
+
+def _ropes(rope: _Rope | None) -> Iterator[_Rope]:
+    """A rope and those before it, the newest first."""
+    while rope is not None:
+        yield rope
+        rope = rope.before
 
 
 class Context:
@@ -101,16 +105,15 @@ class Context:
         return said + self.opening[0] if self.opening else said
 
     def since(self, before: Context) -> str:
-        """The text added since `before`, a context that this one was made of.
+        """The text added since `before`, or since both were one.
 
         The markup that begins an answer is not added before it is known how the answer begins.
         """
-        parts: list[str] = []
-        rope = self._rope
-        while rope is not before._rope and rope is not None:
-            parts.append(rope.added)
-            rope = rope.before
-        return "".join(reversed(parts))
+        added = list(itertools.takewhile(lambda r: r is not before._rope, _ropes(self._rope)))
+        if before._rope is not None and added and added[-1].before is None:
+            shared = set(map(id, _ropes(before._rope)))  # it is no beginning of this one
+            added = list(itertools.takewhile(lambda r: id(r) not in shared, added))
+        return "".join(rope.added for rope in reversed(added))
 
     def extend(self, text: str, *, markup: bool = False) -> Context:
         """With `text` appended; special tokens are recognized in markup only."""

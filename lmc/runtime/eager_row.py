@@ -97,6 +97,22 @@ class EagerRow:
         self._branches[own.index] = (*self._branches.get(state.index, ()), index)
         return own
 
+    def moved(self, before: Reg, after: Reg) -> Reg:
+        """The state `after` as what goes on where `before` was, in the same branch."""
+        stream, branches = self._row.stream, self._branches
+        if stream is None or branches.get(before.index) == branches.get(after.index):
+            return after
+        own = self.new_register()
+        instr = Extend(into=own, state=after, parts=())
+        branch = branches.get(before.index)
+        if branch is not None:
+            branches[own.index] = branch
+            if not branch:
+                spoken = Spoken(instr, PROMPT)
+                self._post(functools.partial(stream.enter, self._row, spoken, before))
+        self._post(lambda: self._executor.emit(self._row, Pending(instr)))
+        return own
+
     def _announce(self, instr: Instr, stream: RowStream, sample: int | None) -> None:
         """Tell the row's stream what an instruction is going to add to."""
         if isinstance(instr, Start):  # a second one begins a prompt apart, which is not streamed

@@ -219,11 +219,14 @@ class RowStream:
             for spoken in self._outline.parts(block):
                 self.enter(row, spoken)
 
-    def enter(self, row: Row, spoken: Spoken) -> None:
-        """An instruction is going to add to a channel; called in program order."""
+    def enter(self, row: Row, spoken: Spoken, after: Reg | None = None) -> None:
+        """An instruction is going to add to a channel; called in program order.
+
+        `after` is the state that the prompt has said so far, if not that of the instruction.
+        """
         into = spoken.text
         if into is None:
-            before: Reg | None = getattr(spoken.instr, "state", None)
+            before: Reg | None = after or getattr(spoken.instr, "state", None)
             into = getattr(spoken.instr, "into", None)
             if before is None or into is None:  # it begins the prompt
                 return

@@ -484,3 +484,40 @@ def test_the_messages_of_the_winner(fake: lmc.Engine) -> None:
         return forks.best(key=lambda f: 1).messages()
 
     refused(unlike, "differ from branch to branch", fake)
+
+
+@pytest.mark.parametrize("how", ["first", "vote", "best", "copy"])
+def test_a_stream_goes_on_with_the_branch_that_is_taken(how: str, fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> Any:
+        s += x
+        forks = s.fork(2)
+        forks += [" one ", " another "]
+        forks += lmc.gen("a", max_tokens=4, ignore_eos=True)
+        ways: dict[str, Callable[[], State]] = {
+            "first": forks.first,
+            "vote": lambda: forks.vote("a"),
+            "best": lambda: forks.best(key=lambda f: len(f["a"])),
+            "copy": lambda: forks[1].copy(),
+        }
+        s.reset(ways[how]().mark())
+        s += ". And: "
+        s += lmc.gen("b", max_tokens=3, ignore_eos=True)
+
+    for eager in (True, False):
+        text = both(p, x="Go").text
+        assert "".join(p.stream(x="Go", eager=eager)) == text
+
+
+def test_what_a_winner_selected_is_one_of_a_few(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> Any:
+        s += x
+        forks = s.fork(3)
+        forks += lambda i: f" {i}"
+        forks += lmc.select("a", ["yes", "no"])
+        forks.vote("a")
+        return {"yes": 1, "no": 2}[s["a"]]
+
+    assert both(p, x="Go").value in (1, 2)
+    assert compiles(p, x="Go")
