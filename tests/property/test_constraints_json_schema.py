@@ -64,6 +64,7 @@ def deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         "maxItems": counts,
         "contains": inner,
         "maxContains": counts,
+        "uniqueItems": st.just(True),
         "allOf": parts,
         "anyOf": parts,
         "oneOf": parts,
@@ -151,7 +152,7 @@ def test_schemas_mean_what_jsonschema_says(schema: Any) -> None:
         found = automaton_of("json_schema", schema)
     except ConstraintError as error:
         problem = error.problem
-    if "refers to itself" in problem:
+    if "refers to itself" in problem or "all differ" in problem:
         return
     if problem:
         # What is refused is refused for its size, or since nothing is valid.

@@ -7,7 +7,8 @@ states count: how many items there were, and how many of each kind.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from lmc.constraints.budget import BudgetError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Counting", "array_rows", "counting", "is_empty_array"]
 
 _MOST_STATES = 2000
+_MOST_VALUES = 8  # of items that all differ
 
 
 def array_rows(node: Node, meaning: Meaning) -> list[ArrayRow]:
@@ -53,19 +55,50 @@ def array_rows(node: Node, meaning: Meaning) -> list[ArrayRow]:
             some = (Some(0, kind, 1 if least is None else least, most),)
     row = ArrayRow(prefix, rest, low, high, some)
     found = meaning.algebra.both_arrays(row, meaning.algebra.any_array)
-    if value.get("uniqueItems") is True:
-        found = [r for r in found if _check_unique(node, meaning, r)]
+    if value.get("uniqueItems") is True and not meaning.waives("uniqueItems"):
+        found = [
+            r if r.high is not None and r.high <= 1
+            else replace(r, some=(*r.some, *_each_once(node, r, meaning)))
+            for r in found
+        ]  # fmt: skip
     return found
 
 
-def _check_unique(node: Node, meaning: Meaning, row: ArrayRow) -> bool:
-    """Whether no two items can be equal anyway; refuses what would have to be checked."""
-    if (row.high is not None and row.high <= 1) or meaning.waives("uniqueItems"):
-        return True
-    raise refusal(
-        node, "uniqueItems", "items that all differ are not supported",
-        hint='waive=("uniqueItems",) compiles the schema without it',
-    )  # fmt: skip
+def _each_once(node: Node, row: ArrayRow, meaning: Meaning) -> Iterator[Some]:
+    """That no value is an item twice; refuses items of which there are too many values."""
+    values: dict[tuple[type, object], object] = {}
+    for formula in (*row.prefix, row.rest):
+        listed = _values(formula, meaning)
+        values.update({(type(value), value): value for value in listed or ()})
+        if listed is None or len(values) > _MOST_VALUES:
+            raise refusal(
+                node, "uniqueItems", "items that all differ are supported only where there are "
+                f"{_MOST_VALUES} values for them at most, none of them an array or object",
+                hint='waive=("uniqueItems",) compiles the schema without it',
+            )  # fmt: skip
+    for i, value in enumerate(values.values()):
+        pointer = f"{node.pointer}/uniqueItems/{i}"
+        yield Some(0, meaning.constant(value, node, pointer), 0, 1)
+
+
+def _values(formula: Formula, meaning: Meaning) -> list[object] | None:
+    """The values of a formula, if they are few and no arrays or objects; else None."""
+    if meaning.is_open(formula):
+        return None
+    shape = meaning.shape(formula)
+    if shape.arrays or shape.objects:
+        return None
+    found: list[object] = [{"null": None, "true": True, "false": False}[t] for t in shape.literals]
+    for text in shape.strings:
+        if text.only is None:
+            return None
+        found += sorted(text.only)
+    for box in shape.numbers:
+        numbers = box.listed(_MOST_VALUES)
+        if numbers is None:
+            return None
+        found += (Decimal(n.numerator) / n.denominator for n in numbers)
+    return found
 
 
 def is_empty_array(row: ArrayRow, meaning: Meaning) -> bool:
@@ -94,6 +127,9 @@ class Counting:
         starts = [some.start for some in row.some]
         top = row.low if row.high is None else row.high + 1
         self._most = max(1, len(row.prefix), *starts, top)
+        self._known: dict[
+            tuple[Formula, tuple[int, ...]], list[tuple[Formula, tuple[int, ...]]]
+        ] = {}
         self.moves: dict[State, list[tuple[Formula, State]]] = {}
         stack = [self.start]
         while stack:
@@ -109,27 +145,42 @@ class Counting:
 
     def _moves(self, state: State) -> Iterator[tuple[Formula, State]]:
         count, kinds = state
-        row, formulas = self.row, self.meaning.formulas
+        row = self.row
         if row.high is not None and count >= row.high:
             return
         item = item_of(row, count)
-        asked = [i for i, some in enumerate(row.some) if count >= some.start]
-        for answer in product((True, False), repeat=len(asked)):
-            label, after = item, list(kinds)
-            for i, yes in zip(asked, answer, strict=True):
-                some = row.some[i]
-                if yes:
-                    label = formulas.both(label, some.formula)
-                    after[i] += 1
-                    if some.high is None:
-                        after[i] = min(after[i], some.low)
-                elif some.high is not None or some.formula is formulas.true:
-                    # Without an upper bound an item that is of the kind need not be counted.
-                    label = formulas.both(label, formulas.neg(some.formula))
+        asked = tuple(i for i, some in enumerate(row.some) if count >= some.start)
+        for label, of_kind in self._answers(item, asked):
+            after = list(kinds)
+            for i in of_kind:
+                after[i] += 1
+                if row.some[i].high is None:
+                    after[i] = min(after[i], row.some[i].low)
             if any(s.high is not None and n > s.high for s, n in zip(row.some, after, strict=True)):
                 continue
-            if label is not formulas.false and not self.meaning.is_empty(label):
-                yield label, (min(count + 1, self._most), tuple(after))
+            yield label, (min(count + 1, self._most), tuple(after))
+
+    def _answers(
+        self, item: Formula, asked: tuple[int, ...]
+    ) -> list[tuple[Formula, tuple[int, ...]]]:
+        """An item by which of the kinds that are asked for it is of."""
+        found = self._known.get((item, asked))
+        if found is None:
+            formulas = self.meaning.formulas
+            found = [(item, ())]
+            for i in asked:
+                some, split = self.row.some[i], []
+                for label, of_kind in found:
+                    other = label
+                    if some.high is not None or some.formula is formulas.true:
+                        # Without an upper bound an item of the kind need not be counted.
+                        other = formulas.both(label, formulas.neg(some.formula))
+                    split += [
+                        (formulas.both(label, some.formula), (*of_kind, i)), (other, of_kind),
+                    ]  # fmt: skip
+                found = [s for s in split if not self.meaning.is_empty(s[0])]
+            self._known[item, asked] = found
+        return found
 
     def accepts(self, state: State) -> bool:
         """Whether an array may end here."""

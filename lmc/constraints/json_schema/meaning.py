@@ -86,6 +86,10 @@ class Meaning:
             found = self._shapes[formula] = self._shape(formula)
         return found
 
+    def is_open(self, formula: Formula) -> bool:
+        """Whether it is a schema whose shape is being made just now."""
+        return formula.kind == "schema" and formula.node in self._opened
+
     def _shape(self, formula: Formula) -> Shape:
         algebra = self.algebra
         match formula.kind:

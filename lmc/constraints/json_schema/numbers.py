@@ -113,6 +113,16 @@ class NumberBox:
             if self.holds(n * self.step):
                 yield n * self.step
 
+    def listed(self, most: int) -> list[Fraction] | None:
+        """The numbers of the box, if they are known to be `most` at most; else None."""
+        if self.low is None or self.high is None:
+            return None
+        if self.low == self.high:
+            return [self.low] if self.holds(self.low) else []
+        if self.step is None or (self.high - self.low) / self.step > most:
+            return None
+        return list(self._multiples())
+
     @property
     def is_all(self) -> bool:
         """Whether nothing is asked."""

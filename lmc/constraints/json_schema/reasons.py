@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lmc.constraints.json_schema.document import Node
 from lmc.constraints.json_schema.formulas import Formula
+from lmc.errors import ConstraintError
 
 if TYPE_CHECKING:
     from lmc.constraints.json_schema.meaning import Meaning
@@ -46,7 +47,10 @@ def _culprits(meaning: Meaning, node: Node) -> list[str]:
 
     def leaves_nothing(keywords: list[str]) -> bool:
         value = {k: v for k, v in node.value.items() if k in keywords}
-        return meaning.is_empty(meaning.formulas.schema(replace(node, value=value)))
+        try:
+            return meaning.is_empty(meaning.formulas.schema(replace(node, value=value)))
+        except ConstraintError:  # some keywords are supported only beside others
+            return False
 
     kept = list(node.value)
     for keyword in list(kept):

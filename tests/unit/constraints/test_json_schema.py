@@ -366,6 +366,37 @@ def test_if_then_else() -> None:
     assert not found.matches('{"kind":"b","size":1}')
 
 
+@pytest.mark.parametrize(
+    ("source", "right", "wrong"),
+    [
+        ({"items": {"enum": ["a", "b", 1, True]}},
+         '[] ["a"] [1,"a",true] [true,1]', '["a","a"] [1,1.0] [1,"b",1] [true,true] ["c"]'),
+        ({"items": {"type": ["boolean", "null"]}, "minItems": 2},
+         "[true,null] [false,true,null]", "[null] [null,null] [true,false,true]"),
+        ({"items": {"type": "integer", "minimum": 1, "maximum": 3}, "maxItems": 2},
+         "[1,2] [3,1]", "[2,2] [2,2.0] [1,2,3]"),
+        ({"prefixItems": [{"const": 1}, {"enum": [1, 2]}], "items": False},
+         "[1] [1,2]", "[1,1] [2,1]"),
+        ({"items": {"enum": ["a", "b"]}, "contains": {"const": "b"}},
+         '["b"] ["a","b"]', '["a"] ["b","b"]'),
+        ({"items": {"type": "integer"}, "maxItems": 1}, "[] [7]", "[7,7]"),
+        ({"not": {"items": {"enum": ["a", "b"]}, "uniqueItems": True}},
+         '["a","a"] ["c"]', '["a"] ["b","a"] []'),
+        ({"items": {"type": "number", "multipleOf": 0.1, "minimum": 0.1, "maximum": 0.3}},
+         "[0.1,0.3]", "[0.1,0.1] [0.4]"),
+    ],
+)  # fmt: skip
+def test_items_that_all_differ(source: dict[str, Any], right: str, wrong: str) -> None:
+    unique = {} if "not" in source else {"uniqueItems": True}
+    found = automaton_of("json_schema", {"type": "array", **unique, **source})
+    assert [t for t in right.split() if not found.matches(t)] == []
+    assert [t for t in wrong.split() if found.matches(t)] == []
+    if "minItems" in source:
+        with pytest.raises(ConstraintError, match="nothing can match"):
+            automaton_of("json_schema", {"uniqueItems": True, **source, "type": "array",
+                                         "minItems": 4})  # fmt: skip
+
+
 def test_contains() -> None:
     found = schema(type="array", contains={"type": "string"}, minContains=1, maxContains=2)
     cases = ["[]", '["a"]', '[1,"a",2,"b"]', '["a","b","c"]', "[1]"]
@@ -433,6 +464,7 @@ def test_pydantic_models() -> None:
     ("source", "problem"),
     [
         ({"properties": {"a": {"uniqueItems": True}}}, "/properties/a/uniqueItems"),
+        ({"uniqueItems": True, "items": {"$ref": "#"}}, "/uniqueItems: items that all differ"),
         ({"items": {"format": "stardate"}}, "/items/format: the format 'stardate'"),
         ({"unevaluatedItems": 7}, "/unevaluatedItems"),
         (
