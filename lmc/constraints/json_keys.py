@@ -12,6 +12,7 @@ Costs       nothing where no key can be repeated; else a look at the tokens that
 
 from __future__ import annotations
 
+import heapq
 import weakref
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -27,10 +28,13 @@ from lmc.constraints.matcher import TokenMatcher
 from lmc.constraints.rows import MaskArray
 from lmc.constraints.undisturbed import Undisturbed
 from lmc.constraints.vocabulary import Vocabulary
+from lmc.constraints.walking import places_after
 
 __all__ = ["JsonAutomaton", "JsonMatcher", "Keys"]
 
 _REMEMBERED = 4096  # sets of used keys whose tokens are kept
+_NEAR = 64  # tokens before the end from which on it is looked for without repeating keys
+_MOST_TRIED = 20_000  # bytes, on the way to that end
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 
 
@@ -212,7 +216,55 @@ class JsonMatcher(TokenMatcher):
         return self._without_repeats(super().mask())
 
     def mask_within(self, tokens: int) -> MaskArray:
-        return self._without_repeats(super().mask_within(tokens))
+        found = super().mask_within(tokens)
+        if self._ended or not self._keys.used:
+            return found
+        row = self.mask()
+        found = found & row
+        machine = self._table.machine
+        if tokens <= machine.least_bytes(self._place) + _NEAR:
+            # The nearest end that the automaton knows may be one that repeats a key.
+            needs: dict[tuple[int, bytes | None], int] = {}
+            far = [t for t in self._doubtful(found) if self._needed(t, needs) >= tokens]
+            found[far] = False
+            if not found.any() and not self.is_complete():
+                found = self._nearest(row, needs)
+        found.flags.writeable = False
+        return found
+
+    def _doubtful(self, row: MaskArray) -> list[int]:
+        """The tokens of a row that lead into a key which may become a used one."""
+        texts = self.vocabulary.token_bytes
+        found = {t for t in np.flatnonzero(row).tolist() if b"," in (texts[t] or b"")}
+        suspects = self._quotes.suspects(self._keys.used, self._keys.key)
+        return [*found.union(suspects[row[suspects]].tolist())]
+
+    def _needed(self, token: int, known: dict[tuple[int, bytes | None], int]) -> int:
+        """How many tokens the shortest text has that may follow a token and repeats no key."""
+        text = self.vocabulary.token_bytes[token] or b""
+        machine, keys = self._table.machine, self._keys.read(text)
+        place = machine.run(self._place, text)
+        found = known.get((place, keys.key))
+        if found is None:
+            rest = _shortest(machine, place, keys)
+            try:
+                found = len(self.vocabulary.encode(rest.decode()))
+            except UnicodeDecodeError:  # inside of a character: byte by byte
+                found = len(rest)
+            known[place, keys.key] = found
+        return found
+
+    def _nearest(self, row: MaskArray, known: dict[tuple[int, bytes | None], int]) -> MaskArray:
+        """The tokens of a row after which the fewest are needed."""
+        machine = self._table.machine
+        after = places_after(machine, self.vocabulary.trie, self._place)
+        needs = np.full(len(row), np.iinfo(np.int64).max)
+        for place in np.unique(after[row]).tolist():
+            needs[row & (after == place)] = machine.least_bytes(place)
+        for token in self._doubtful(row):
+            needs[token] = self._needed(token, known)
+        found: MaskArray = row & (needs == needs[row].min())
+        return found
 
     def advance(self, token: int) -> None:
         if self._ended or not self._fits(token):
@@ -291,6 +343,35 @@ class JsonMatcher(TokenMatcher):
         machine = self._table.machine
         place = machine.run(self._place, text)
         return place == DEAD or _leads_elsewhere(machine, place, left)
+
+
+def _shortest(machine: Machine, place: int, keys: Keys) -> bytes:
+    """A shortest text in bytes that ends the constraint and repeats no key.
+
+    If it is not found soon: as many bytes as the automaton alone would need.
+    """
+    heap = [(machine.least_bytes(place), 0, place, keys, b"")]
+    made = 0
+    while heap:
+        _, _, at, state, text = heapq.heappop(heap)
+        if machine.accepts(at):
+            return text
+        for byte in range(256):
+            after = machine.step(at, byte)
+            if after == DEAD:
+                continue
+            more = state.read(bytes((byte,)))
+            if more.repeated:
+                continue
+            made += 1
+            longer = text + bytes((byte,))
+            # Of equals the last one made: straight on, not all of a kind side by side.
+            heapq.heappush(
+                heap, (len(longer) + machine.least_bytes(after), -made, after, more, longer)
+            )
+        if made > _MOST_TRIED:
+            break
+    return bytes(machine.least_bytes(place))
 
 
 def _leads_elsewhere(machine: Machine, place: int, texts: frozenset[bytes]) -> bool:

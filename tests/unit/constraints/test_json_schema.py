@@ -564,6 +564,23 @@ def test_a_used_up_name_is_no_dead_end(vocabulary: Vocabulary) -> None:
     assert begins == {b"y"}
 
 
+@pytest.mark.parametrize("tokens", [1, 3, 5, 8, 12])
+def test_used_keys_are_no_way_to_end_in_time(tokens: int, vocabulary: Vocabulary) -> None:
+    source = {"patternProperties": {"^(x|yes?|open-end)$": {"type": "integer"}}, "type": "object",
+              "additionalProperties": False}  # fmt: skip
+    matcher = compile("json_schema", source, vocabulary)
+    for begun in ('{"x":1', '{"x":1,', '{"x":1,"', '{"x":1,"ye":2,"', '{"x":1,"ye":2,"y'):
+        matcher.reset()
+        follow(matcher, begun)
+        for left in range(tokens, -30, -1):
+            row = matcher.mask_within(max(left, 1))
+            if matcher.is_complete():
+                break
+            assert row.any(), begun
+            matcher.advance(int(np.flatnonzero(row)[-1]))
+        assert matcher.is_complete()
+
+
 def test_schemas_survive_storage(gpt2: Vocabulary) -> None:
     source = {"type": "object", "additionalProperties": {"type": "integer"}}
     stored = json.loads(json.dumps(automaton_of("json_schema", source).to_json()))
