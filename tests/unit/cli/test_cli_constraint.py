@@ -41,6 +41,9 @@ def test_with_a_tokenizer_tokens_are_shown(invoke: Invoke) -> None:
     out = invoke("constraint", "ab?", "--tokenizer", "fake").stdout
     assert re.search(r"first +1 of [\d,]+ tokens: 'a'", out)
     assert "forced    'a' at the beginning" in out
+    file = ROOT / "lmc" / "runtime" / "data" / "fake_tokenizer.json"
+    by_path = invoke("explain", "--regex", "ab?", "--tokenizer", str(file)).stdout
+    assert by_path == out.replace("tokens (fake)", f"tokens ({file})")
     assert re.search(r"1 of +1 forced, +1 for the model  'a'\n", out)  # it may end, or go on
     assert re.search(r"1 of +2 forced, +1 for the model  'ab'\n", out)
 
