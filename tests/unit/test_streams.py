@@ -399,7 +399,7 @@ def test_what_follows_a_cancelled_turn_sees_nothing_of_it_b_94(fake: lmc.Engine)
 
 @pytest.mark.parametrize("eager", MODES)
 def test_a_deadline_ends_the_readers(fake: lmc.Engine, eager: bool) -> None:
-    stream = long.stream(eager=eager, deadline=0.05)
+    stream = long.stream(eager=eager, deadline=0.005)
     with pytest.raises(Cancelled, match="deadline"):
         "".join(stream)
 
