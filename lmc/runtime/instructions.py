@@ -205,6 +205,7 @@ def _ret(executor: Executor, row: Row, instr: p.Ret) -> None:
         value = value_of(row, operand)
         if type(value) is Failure:
             result.error = result.error or value.error
+    raised = result.error is not None
     for name, operand in zip(instr.names, instr.values, strict=True):
         value = value_of(row, operand)
         if type(value) is Failure:
@@ -217,9 +218,10 @@ def _ret(executor: Executor, row: Row, instr: p.Ret) -> None:
     for held in (state, value):
         if type(held) is Failure:
             result.error = result.error or held.error
-    if isinstance(state, Context):
-        result.text = state.text
-    result.value = row.value if value is None or type(value) is Failure else value
+    if not raised:  # else the program did not come to its end
+        if isinstance(state, Context):
+            result.text = state.text
+        result.value = row.value if value is None or type(value) is Failure else value
     executor.finish(row, result)
 
 
