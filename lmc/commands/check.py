@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lmc.commands import options
 from lmc.commands.output import say
 from lmc.commands.running import How, check_compiles, what_to_run
-from lmc.errors import RunError, UsageError
+from lmc.errors import LmcError, RunError, UsageError
 
 if TYPE_CHECKING:
     from lmc.engine import Engine
@@ -157,7 +157,10 @@ def _of_values(
             yield from _of_values(f"{where}[{nth}]", a, b, metas[0][nth], metas[1][nth], engine)
         return
     tokens = _of_tokens(mine, theirs, engine)
-    if isinstance(one, str) and isinstance(other, str):
+    if isinstance(one, LmcError) and isinstance(other, LmcError):  # of a failed branch
+        if str(one) != str(other) or type(one) is not type(other):
+            yield _Difference(where, repr(one), repr(other))
+    elif isinstance(one, str) and isinstance(other, str):
         if one != other:
             pairs = enumerate(zip(one, other, strict=False))
             at = next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +14,9 @@ from test_dsl import both, refused
 from test_state import compiles
 
 import lmc
-from lmc.errors import LmcError, UsageError
+from lmc.errors import LmcError, PlanError, UsageError
 from lmc.frontend.dsl import State
+from lmc.plan import Plan
 
 TOO_LONG = "word " * 30_000  # no prompt: its model call fails
 
@@ -521,3 +525,27 @@ def test_what_a_winner_selected_is_one_of_a_few(fake: lmc.Engine) -> None:
 
     assert both(p, x="Go").value in (1, 2)
     assert compiles(p, x="Go")
+
+
+def test_races_go_into_artifacts(fake: lmc.Engine, tmp_path: Path) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> Any:
+        with s.var("asked"):
+            s += x
+        failing(s).join(on_error="collect")
+        lengths(s, 9, 3, 9).join(k=2)
+        won = lengths(s, 5, 2).first()
+        return [won.text(), s.text()]
+
+    plan = p.compile(x="a").plan
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    done: Future[Any] = Future()
+    fake.executor.submit_row(plan, ["a"], seed=0, index=0, done=done.set_result)
+    out = p.run(x="a")
+    assert done.result(60).value == out.value
+    for damaged in ({"k": 3}, {"stops": []}, {"into": []}):
+        data = plan.to_json()
+        race = next(i for i in data["body"]["instrs"] if i["op"] == "race")
+        race.update(damaged)
+        with pytest.raises(PlanError):
+            Plan.from_json(data)
