@@ -19,6 +19,8 @@ from lmc.params import GenParams
 
 __all__ = ["Adjuster", "Adjustment"]
 
+_ROOM = 16  # tokens that come in before the arrays grow
+
 Float = TypeVar("Float", bound=np.floating[Any])
 
 
@@ -63,9 +65,16 @@ class Adjuster:
         self._presence = params.presence_penalty
         self._factor = params.repetition_penalty
         self._bias = dict(bias)
-        self._prompt = np.unique(prompt).tolist() if self._factor != 1 else []
-        self._counts: dict[int, int] = {}
         self._penalizes = self._factor != 1 or self._frequency != 0 or self._presence != 0
+        seen = np.unique(prompt) if self._factor != 1 else np.empty(0, np.int64)
+        first = np.union1d(seen, np.array(list(self._bias), np.int64))
+        # The first `_count` places count; each token has one.
+        self._count = len(first)
+        self._ids = np.concatenate((first, np.zeros(_ROOM, np.int64)))
+        self._seen = np.isin(self._ids, seen)
+        self._added = np.array([self._bias.get(t, 0.0) for t in first.tolist()] + [0.0] * _ROOM)
+        self._place = {token: place for place, token in enumerate(first.tolist())}
+        self._made: dict[int, int] = {}
 
     @property
     def active(self) -> bool:
@@ -74,23 +83,31 @@ class Adjuster:
 
     def add(self, token: int) -> None:
         """A token was made."""
-        self._counts[token] = self._counts.get(token, 0) + 1
+        if not self._penalizes:
+            return
+        place = self._place.get(token)
+        if place is None:
+            place = self._place[token] = self._count
+            if place == len(self._ids):
+                self._ids, self._seen, self._added = (
+                    np.concatenate((held, np.zeros_like(held)))
+                    for held in (self._ids, self._seen, self._added)
+                )
+            self._ids[place] = token
+            self._count += 1
+        times = self._made[token] = self._made.get(token, 0) + 1
+        self._seen[place] = True
+        penalty = self._frequency * times + self._presence
+        self._added[place] = self._bias.get(token, 0.0) - penalty
 
     def current(self) -> Adjustment | None:
         """What is to be changed before the next token is drawn."""
-        counts = self._counts if self._penalizes else {}
-        ids = list(dict.fromkeys([*self._prompt, *counts, *self._bias]))
-        if not ids:
+        count = self._count
+        if not count:
             return None
-        seen = {*self._prompt, *counts}
-        added = [
-            self._bias.get(t, 0.0)
-            - (self._frequency * counts[t] + self._presence if t in counts else 0.0)
-            for t in ids
-        ]
         return Adjustment(
-            np.array(ids, np.int64),
+            self._ids[:count].copy(),
             self._factor,
-            np.array([t in seen for t in ids], np.bool_),
-            np.array(added, np.float32),
+            self._seen[:count].copy(),
+            self._added[:count].astype(np.float32),
         )
