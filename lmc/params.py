@@ -113,6 +113,7 @@ class GenParams:
         whitespace: blanks in the JSON of a schema: "compact" (none, which None stands for too),
             "pretty" or "flexible".
         waive: keywords of the schema that are dropped where they cannot be honoured.
+        type: the type that the text is read back as, by its text; see `lmc.typed`.
         jump_forward: take tokens that the constraint forces without asking the model.
 
     Raises:
@@ -142,6 +143,7 @@ class GenParams:
     choices: tuple[str, ...] | None = None
     whitespace: str | None = None
     waive: tuple[str, ...] = ()
+    type: str | None = None
     jump_forward: bool = True
 
     def __post_init__(self) -> None:
@@ -308,5 +310,6 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "choices": _choices,
     "whitespace": _whitespace,
     "waive": _waive,
+    "type": _text,
     "jump_forward": _bool,
 }

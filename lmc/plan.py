@@ -51,6 +51,7 @@ __all__ = [
     "Select",
     "Start",
     "StateText",
+    "Typed",
     "operand_registers",
 ]
 
@@ -228,6 +229,22 @@ class Compute(Instr):
     into: Reg
     fn: str
     args: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed(Instr):
+    """The text of a gen as the value that the gen's type reads it back as.
+
+    Attributes:
+        type: the text of the type, as in `lmc.typed`.
+        name: of the variable, for messages.
+    """
+
+    op: ClassVar[str] = "typed"
+    into: Reg
+    text: Operand
+    type: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,6 +492,7 @@ _INSTRS: dict[str, type[Instr]] = {
         StateText,
         Compute,
         HostCall,
+        Typed,
         MakeList,
         Pack,
         Race,

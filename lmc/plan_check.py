@@ -20,6 +20,7 @@ from lmc import plan as p
 from lmc.errors import LmcError, PlanError
 from lmc.params import check_choosing
 from lmc.textops import HOST_TYPES, PURE
+from lmc.typed import gives
 
 __all__ = ["check", "opaque_values", "texts_in"]
 
@@ -277,6 +278,15 @@ def _compute(place: _Place, instr: p.Compute) -> tuple[str, ...]:
     return (fn.gives,)
 
 
+def _typed(place: _Place, instr: p.Typed) -> tuple[str, ...]:
+    if place.type(instr.text) not in (_TEXT, _VALUE):  # a value may be a failed branch's error
+        place.need("the text", instr.text, _TEXT)
+    kind = gives(instr.type)
+    if kind is None:
+        raise place.broken(f"there is no type {instr.type!r}")
+    return (kind,)
+
+
 def _host(place: _Place, instr: p.HostCall) -> tuple[str, ...]:
     for nth, arg in enumerate((*instr.args, *instr.after), 1):
         place.no_state(f"argument {nth} of {instr.fn}()", arg)
@@ -355,6 +365,7 @@ _RULES: dict[type[p.Instr], Callable[..., tuple[str, ...]]] = {
     p.Release: _release,
     p.Compute: _compute,
     p.HostCall: _host,
+    p.Typed: _typed,
     p.MakeList: _list,
     p.Pack: _pack,
     p.If: _if,

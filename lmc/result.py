@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lmc.errors import LmcError, UsageError
+from lmc.typed import plain_value, typed_value
 
 if TYPE_CHECKING:
     from lmc.runtime.results import CallMeta, RowResult
@@ -16,7 +17,8 @@ class Result:
     """What a run gave.
 
     Attributes:
-        variables: by name; a list after a join.
+        variables: by name; a list after a join. A gen with a type gives a value of it; where its
+            text is not complete, `variables` has the text, and reading it by `[...]` raises.
         text: the whole final prompt, markup of the chat template included.
         value: what the function returned.
         error: None, or the error that ended the run.
@@ -24,7 +26,12 @@ class Result:
 
     def __init__(self, row: RowResult, index: int = 0) -> None:
         self.index = index
-        self.variables: dict[str, Any] = row.variables
+        self._texts = row.variables
+        self._untyped: dict[str, LmcError] = {}
+        self.variables: dict[str, Any] = {
+            name: self._read(name, value, row.meta.get(name))
+            for name, value in row.variables.items()
+        }
         self.text: str = row.text
         self.value: Any = row.value
         self.error: LmcError | None = row.error
@@ -36,7 +43,22 @@ class Result:
         if name not in self.variables:
             known = ", ".join(self.variables) or "none"
             raise UsageError(f"there is no variable {name!r}", hint=f"the variables are: {known}")
+        if name in self._untyped:
+            raise self._untyped[name]
         return self.variables[name]
+
+    def _read(self, name: str, value: Any, meta: Any) -> Any:  # noqa: ANN401 - a text, or lists
+        """A variable as its gen's type has it; the text itself where that is not complete."""
+        if isinstance(meta, list) and isinstance(value, list):
+            return [self._read(name, *pair) for pair in zip(value, meta, strict=True)]
+        kind = getattr(meta, "type", None)
+        if kind is None:
+            return value
+        try:
+            return typed_value(kind, value, meta.finish_reason, name)
+        except LmcError as error:
+            self._untyped.setdefault(name, error)
+            return value
 
     def get(self, name: str, default: object = None) -> Any:  # noqa: ANN401 - as __getitem__
         """A variable, or `default` where the run set none of that name; raises the run's error."""
@@ -63,7 +85,10 @@ class Result:
         cached depends on what ran before it: `meta` has it, this has not.
         """
         return {
-            "variables": _plain(self.variables),
+            "variables": {
+                name: _plain(_as_json(value, self._meta.get(name)))
+                for name, value in self._texts.items()
+            },
             "text": self.text,
             "error": _error_json(self.error),
             "meta": {name: _meta_json(meta) for name, meta in self._meta.items()},
@@ -73,6 +98,16 @@ class Result:
         if self.error is not None:
             return f"<Result error: {self.error.problem}>"
         return f"<Result {', '.join(self.variables) or 'without variables'}>"
+
+
+def _as_json(value: Any, meta: Any) -> Any:  # noqa: ANN401 - nested as the variables are
+    """A variable that was read as a type, as JSON has it."""
+    if isinstance(meta, list) and isinstance(value, list):
+        return [_as_json(*pair) for pair in zip(value, meta, strict=True)]
+    kind = getattr(meta, "type", None)
+    if kind is None or meta.finish_reason == "length":
+        return value
+    return plain_value(kind, value)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - nested as the variables are

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 
@@ -45,6 +46,29 @@ class Select:
     name: str
     choices: tuple[str, ...]
     options: tuple[tuple[str, Any], ...]
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+TYPES: dict[str, Any] = {
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "word": Literal["yes", "no"],
+    "level": Level,
+    "list": list[bool],
+}
+
+
+@dataclass(frozen=True)
+class Typed:
+    name: str
+    type: str  # a name in TYPES
+    max_tokens: int
+    use: str  # "nothing", "text", "branch"
 
 
 @dataclass(frozen=True)
@@ -212,6 +236,13 @@ _leaves = st.one_of(
     ),
     st.builds(Score, _names, st.sampled_from(["plain", "upper", "f-string", "slice", "word"])),
     st.builds(
+        Typed,
+        _names,
+        st.sampled_from(list(TYPES)),
+        st.sampled_from([1, 4, 30, 30]),
+        st.sampled_from(["nothing", "text", "branch"]),
+    ),
+    st.builds(
         Ask,
         st.sampled_from(["shout", "weigh", "facts", "later"]),
         st.sampled_from(["plain", "upper", *NAMES]),
@@ -323,13 +354,31 @@ def _select(s: State, step: Select, x: str) -> bool:
     return False
 
 
+def _typed(s: State, step: Typed, x: str) -> bool:
+    s += lmc.gen(
+        step.name, step.max_tokens, type=TYPES[step.type], temperature=0.9, jump_forward=x != ""
+    )
+    if step.use == "nothing":
+        return False
+    value = s[step.name]
+    s += f"<{value}>"
+    if step.use == "branch":
+        if step.type == "word":
+            s += {"yes": "aye", "no": "nay"}[value]
+        elif step.type == "level":
+            s += f"{value + 1} {value.name}"
+        elif value:
+            s += "true"
+    return False
+
+
 def _score(s: State, step: Score, x: str) -> bool:
     s += lmc.score(step.name, " is it" if step.form == "word" else _form(step.form, x))
     return False
 
 
 def _flat(value: Any) -> str:
-    if isinstance(value, float):
+    if isinstance(value, (float, int)):  # truth values and levels, too
         return f"{value}"
     return " / ".join(map(_flat, value)) if isinstance(value, list) else value
 
@@ -489,6 +538,7 @@ _STEPS: dict[type, Callable[..., bool]] = {
     Template: _template,
     Select: _select,
     Score: _score,
+    Typed: _typed,
     Ask: _ask,
     Mention: _mention,
     Message: _message,

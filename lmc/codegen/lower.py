@@ -16,7 +16,7 @@ from lmc import plan as p
 from lmc.constraints import automaton_of
 from lmc.errors import InternalError, LmcError, Location
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
-from lmc.ir.ops import flow, host, lm, text
+from lmc.ir.ops import flow, host, lm, text, typed
 from lmc.params import Constraint
 
 __all__ = ["lower"]
@@ -322,6 +322,16 @@ def _host_call(low: _Lowering, op: host.HostCall, results: Results, at: At) -> p
     )
 
 
+def _typed(low: _Lowering, op: typed.Typed, results: Results, at: At) -> p.Instr:
+    return p.Typed(
+        into=low.define(results[0]),
+        text=low.operand(op.text),
+        type=op.type,
+        name=op.name,
+        at=at,
+    )
+
+
 def _make_list(low: _Lowering, op: text.MakeList, results: Results, at: At) -> p.Instr:
     return p.MakeList(into=low.define(results[0]), items=low.operands(op.items), at=at)
 
@@ -371,6 +381,7 @@ _RULES: dict[type[Op], Callable[..., p.Instr]] = {
     lm.Release: _release,
     text.Pure: _pure,
     host.HostCall: _host_call,
+    typed.Typed: _typed,
     text.MakeList: _make_list,
     text.Pack: _pack,
     text.Pick: _pick,

@@ -161,6 +161,7 @@ _ADVICE = (
     ("method of a select", "write it as a constant"),
     ("logit_bias", "write it as a constant, or pass it as an argument that is no text"),
     ("temperature of a select", "write it as a constant, or pass it as an argument"),
+    ("values", "give the type fewer values, or compare it with them one by one"),
     ("the type", "say what the tool returns, as in def search(query: str) -> str"),
     ("of a value that is not", "format, compare or index it, or say what type the tool returns"),
     ("an item", "index it with a text or a number"),

@@ -32,6 +32,7 @@ from lmc.frontend.variables import (
     entries_since,
 )
 from lmc.params import REASONING, GenParams, check_choosing
+from lmc.typed import spec_of
 
 __all__ = [
     "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "Samples", "ScoreExpr", "SelectExpr",
@@ -123,6 +124,9 @@ class Recorder(Protocol):
         self, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: Location | None
     ) -> Any:
         """What a tool gives."""
+
+    def typed(self, ref: Ref, type_text: str, name: str) -> None:
+        """Have the text of a gen be read as a value of its type."""
 
     def known(self, value: object, what: str) -> Any:
         """`value` where it must be known before the program runs; may end the trace."""
@@ -218,6 +222,7 @@ def gen(
     json_schema: dict[str, Any] | str | type | None = None,
     ebnf: str | None = None,
     choices: Sequence[str] | None = None,
+    type: Any = None,
     whitespace: str | None = None,
     waive: str | Sequence[str] | None = None,
     jump_forward: bool | None = None,
@@ -253,6 +258,8 @@ def gen(
             model class, of which only the declared fields are written.
         ebnf: the text follows this grammar, in Lark's notation.
         choices: the text is one of these, the model's own words; `select` weighs them as a whole.
+        type: the variable is read as a value of this type, and the text is held to it: int, float,
+            bool, str, Literal, Enum, a dataclass, a pydantic model, or lists and unions of these.
         whitespace: blanks in the JSON of `json_schema`: "compact", the default, has none, "pretty"
             is what `json.dumps` writes with `indent=2`, "flexible" leaves them to the model.
         waive: keywords of `json_schema` that are dropped where they cannot be honoured, instead of
@@ -276,6 +283,7 @@ def gen(
     try:
         with unwatched():  # models of classes are made by code that tries and fails
             given["json_schema"] = _schema_text(json_schema)
+            _hold_to_type(given)
         params = gen_params(given)
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
             raise UsageError(f"n is {_shown(n)}", hint="give the number of samples, 1 or more")
@@ -384,6 +392,23 @@ def template(*parts: object) -> Concat:
                 hint="give texts, gen(), select() and messages; write numbers as f-strings",
             )
     return Concat(items)
+
+
+def _hold_to_type(given: dict[str, Any]) -> None:
+    """Put the constraint of a gen's type among its parameters.
+
+    Raises:
+        UsageError: it is no type that can be read back, or there is another constraint.
+    """
+    if given["type"] is None:
+        return
+    spec = spec_of(given["type"])
+    given["type"] = None
+    if spec is not None:
+        for other in ("regex", "json_schema", "ebnf", "choices"):
+            if given[other] is not None:
+                raise UsageError(f"type and {other} exclude each other", hint="give one of them")
+        given.update(spec.constraint, type=spec.text)
 
 
 def _schema_text(schema: object) -> str | None:
@@ -505,11 +530,14 @@ class State:
             first = None if item.n is None else 0
             self._ref, text = self._recorder.gen(before, name, item.params, where, first)
             self._note_call(name, text, Made(text))
+            self._note_type(name, text, item.params)
             if item.n is not None:
                 more = [
                     self._recorder.gen(before, name, item.params, where, nth)[1]
                     for nth in range(1, item.n)
                 ]
+                for one in more:
+                    self._note_type(name, one, item.params)
                 self._variables[name] = Samples([text, *more])
                 self._life.calls += more
         elif isinstance(item, SelectExpr):
@@ -550,6 +578,10 @@ class State:
         self._log = Entry(self._log, "text", said)
         self._life.calls.append(value)
 
+    def _note_type(self, name: str, text: Ref, params: GenParams) -> None:
+        if params.type is not None:
+            self._recorder.typed(text, params.type, name)
+
     def _append_row(self, row: Concat, at: Location | None) -> None:
         def params_of(item: object) -> GenParams | None:
             return item.params if isinstance(item, GenExpr) and item.n is None else None
@@ -570,7 +602,9 @@ class State:
         texts = [functools.reduce(operator.add, parts) if parts else "" for parts in run.behind]
         heal = bool(run.before)
         self._ref, whole, made = self._recorder.match(self._ref, gens, texts, heal, at)
-        self._variables.update((name, text) for (name, _), text in zip(gens, made, strict=True))
+        for (name, params), text in zip(gens, made, strict=True):
+            self._variables[name] = text
+            self._note_type(name, text, params)
         self._log = Entry(self._log, "text", Made(whole))
         self._life.calls.append(whole)
 

@@ -18,7 +18,7 @@ from lmc.constraints import automaton_of
 from lmc.constraints.automaton import Automaton
 from lmc.errors import LmcError, Location, RunError
 from lmc.frontend.dsl import State
-from lmc.frontend.location import of_traceback
+from lmc.frontend.location import here, of_traceback
 from lmc.frontend.tools import Tool, recording
 from lmc.frontend.variables import Given, Life, Made
 from lmc.frontend.variables import Row as TextRow
@@ -43,7 +43,9 @@ from lmc.plan import (
     Select,
     Start,
     StateText,
+    Typed,
 )
+from lmc.typed import lookup
 
 __all__ = ["Known", "Row", "constraint_automaton", "joins", "run_eagerly"]
 
@@ -155,6 +157,7 @@ class _EagerRecorder:
         self._calls = 0
         self._tools = tools
         self._called = 0
+        self._types: dict[Reg, tuple[str, str]] = {}  # of texts: the type, and the variable's name
 
     def start(self, at: Location | None) -> Reg:
         into = self._row.new_register()
@@ -334,12 +337,19 @@ class _EagerRecorder:
     def pick(self, index: Reg, items: Sequence[Reg], at: Location | None) -> Reg:
         into = self._row.new_register()
         self._row.emit(Pick(into=into, index=index, items=tuple(items), at=at))
+        if len(kinds := {self._types.get(item) for item in items}) == 1 and (kind := kinds.pop()):
+            self._types[into] = kind
         return into
 
     def attempt(self, ref: Reg, at: Location | None) -> Reg:
         into = self._row.new_register()
         self._row.emit(Attempt(into=into, item=ref, at=at))
+        if ref in self._types:
+            self._types[into] = self._types[ref]
         return into
+
+    def typed(self, ref: Reg, type_text: str, name: str) -> None:
+        self._types[ref] = type_text, name
 
     def call(
         self, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: Location | None
@@ -368,7 +378,13 @@ class _EagerRecorder:
         return self._row.preset(_copied(arg))
 
     def read(self, ref: Reg) -> Any:
-        return self._row.read(ref)
+        if ref not in self._types:
+            return self._row.read(ref)
+        kind, name = self._types[ref]
+        into = self._row.new_register()
+        self._row.emit(Typed(into=into, text=ref, type=kind, name=name, at=here()))
+        value, spec = self._row.read(into), lookup(kind)
+        return spec.values[value] if spec and spec.values and type(value) is str else value
 
     def moved(self, before: Reg, after: Reg) -> Reg:
         return self._row.moved(before, after)

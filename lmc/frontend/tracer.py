@@ -51,9 +51,11 @@ from lmc.ir.ops.flow import If, Resume, Ret
 from lmc.ir.ops.host import HostCall
 from lmc.ir.ops.lm import Extend, Gen, Match, Race, Role, Score, Select, Start, StateText
 from lmc.ir.ops.text import Attempt, MakeList, Pack, Pick, Pure
+from lmc.ir.ops.typed import Typed
 from lmc.ir.types import BOOL, FLOAT, INT, TEXT, VALUE, Type, list_of
 from lmc.params import GenParams
 from lmc.textops import PURE
+from lmc.typed import lookup
 
 __all__ = ["MAX_NODES", "MAX_PATHS", "trace"]
 
@@ -199,6 +201,7 @@ class _Tracer:
         self._reads: list[Value] = []  # variables and texts that the program has read
         self._results: list[Value] = []  # of tools
         self._raising: list[Value] = []  # where one of these fails, the program raises
+        self._types: dict[Value, tuple[str, str]] = {}  # of texts: the type, the variable's name
         self._awaited: list[Value] = []  # since the last tool that keeps its place
         self._cut: _Cut | None = None
         self._ended = False
@@ -529,7 +532,30 @@ class _Tracer:
             self.need("a variable is read that may hold values of several kinds")
         self._reads.append(ref)
         self._awaited.append(ref)
+        if ref in self._types:
+            return self._read_typed(ref, *self._types[ref])
         return self._texts.get(ref) or self._symbolic(ref)
+
+    def typed(self, ref: Value, type_text: str, name: str) -> None:
+        self._types[ref] = type_text, name
+
+    def _read_typed(self, ref: Value, kind: str, name: str) -> Any:
+        """The value of a type: on a way of its own, where there are few of them."""
+        (value,) = self._emit(Typed(ref, kind, name), here())
+        self._raising.append(value)
+        self._awaited.append(value)
+        spec = lookup(kind)
+        if spec is None or not spec.values:
+            return self._symbolic(value)
+        self._domains[value] = _Domain(tuple(spec.values), exact=True)
+        if all(type(one) is str for one in spec.values.values()):
+            return self._texts.get(value) or self._symbolic(value)
+        if kind == "bool" and value not in self._texts:
+            return self._symbolic(self._pure("text.eq", (value, Const("true"))))
+        text = self.one_of_few(value)
+        if text is None:
+            self.need(f"one of more than {MAX_TEXTS} values")
+        return spec.values[text]
 
     def race(self, lives: Sequence[Life], k: int, at: Location | None) -> tuple[Value, ...]:
         branches = [life.calls_that_count() for life in lives]
@@ -544,6 +570,9 @@ class _Tracer:
             texts = dict.fromkeys(text for d in domains if d is not None for text in d.texts)
             exact = all(d.exact for d in domains if d is not None)
             self._domains[picked] = _Domain(tuple(texts), exact=exact)
+        kinds = {self._types.get(item) if isinstance(item, Value) else None for item in items}
+        if len(kinds) == 1 and (kind := kinds.pop()):
+            self._types[picked] = kind
         return picked
 
     def _domain_of(self, operand: Operand) -> _Domain | None:

@@ -39,9 +39,11 @@ from lmc.ir.ops import (
     Select,
     Start,
     StateText,
+    Typed,
 )
 from lmc.params import GenParams
 from lmc.textops import PURE
+from lmc.typed import gives, typed_value
 
 __all__ = ["HashModel", "Meaning", "Model", "interpret"]
 
@@ -216,6 +218,8 @@ def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[A
                 return (PURE[fn].compute(*map(get, args)),)
             except (LookupError, ValueError, TypeError) as error:
                 raise RunError(f"{type(error).__name__}: {error}", node.at) from error
+        case Typed(text, kind, name):
+            return (_typed_text(kind, get(text), name),)
         case HostCall(args, fn, names, gives):
             return (model.host(fn, [get(arg) for arg in args], names, gives),)
         case MakeList(items):
@@ -229,6 +233,11 @@ def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[A
 def _tokens(result: object) -> int:
     """The tokens behind the result of a call, or of a race; here a character is one."""
     return result if type(result) is int else len(str(result))
+
+
+def _typed_text(kind: str, text: str, name: str) -> Any:  # noqa: ANN401 - by the type
+    value = typed_value(kind, text, None, name)
+    return text if gives(kind) == "text" else value
 
 
 def _escaped(text: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lmc.ir.core import Const, Effect, Node, Op, Program, Region, Value
-from lmc.ir.ops import PARTIAL, HostCall, If, Pure
+from lmc.ir.ops import PARTIAL, HostCall, If, Pure, Typed
 from lmc.passes.rewrite import region_of
 
 __all__ = ["DCE"]
@@ -57,7 +57,7 @@ def _must_stay(op: Op) -> bool:
 
 def _may_raise(op: Op) -> bool:
     match op:
-        case HostCall():
+        case HostCall() | Typed():
             return True
         case Pure("text.split", (_, Const(str(separator)))):
             return not separator

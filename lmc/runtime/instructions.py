@@ -27,6 +27,7 @@ from lmc.runtime.results import CallMeta, KnownCall, RowResult
 from lmc.runtime.row import Fail, Failure, Pending, Reader, Row
 from lmc.runtime.scoring import score, select
 from lmc.textops import PURE
+from lmc.typed import gives, lookup, typed_value
 
 if TYPE_CHECKING:
     from lmc.runtime.executor import Executor
@@ -75,7 +76,7 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
             return
         assert isinstance(result, GenResult), "a gen request gives a GenResult"
         if not row.finished:
-            row.meta[instr.into_text.index] = CallMeta.of_gen(result, scored=params.scored)
+            row.meta[instr.into_text.index] = CallMeta.of_gen(result, params)
         executor.set(row, instr.into.index, state.after_gen(result))
         executor.set(row, instr.into_text.index, result.text)
 
@@ -145,6 +146,18 @@ def _pack(executor: Executor, row: Row, instr: p.Pack) -> None:
     executor.set(row, instr.into.index, build(json.loads(instr.template)))
 
 
+def _typed(executor: Executor, row: Row, instr: p.Typed) -> None:
+    text = value_of(row, instr.text)
+    meta = row.meta.get(instr.text.index) if isinstance(instr.text, p.Reg) else None
+    if instr.type.startswith("object:") and lookup(instr.type) is None:
+        raise PlanError(
+            f"the program reads {instr.name!r} as a class, which an artifact cannot hold",
+            hint="run the .py file instead of the artifact",
+        )
+    value = typed_value(instr.type, text, getattr(meta, "finish_reason", None), instr.name)
+    executor.set(row, instr.into.index, text if gives(instr.type) == "text" else value)
+
+
 def _pick(executor: Executor, row: Row, instr: p.Pick) -> None:
     index = value_of(row, instr.index)
     if not 0 <= index < len(instr.items):
@@ -201,7 +214,7 @@ def _resume(executor: Executor, row: Row, instr: p.Resume) -> None:
 
 def _ret(executor: Executor, row: Row, instr: p.Ret) -> None:
     result = RowResult()
-    for operand in instr.after:  # in program order: the first is where the program raised
+    for operand in instr.after:  # in program order: at the first that failed the program raised
         value = value_of(row, operand)
         if type(value) is Failure:
             result.error = result.error or value.error
@@ -258,6 +271,7 @@ HANDLERS: dict[str, Callable[..., None]] = {
     "release": _release,
     "compute": _compute,
     "host": host,
+    "typed": _typed,
     "list": _list,
     "pack": _pack,
     "if": _if,

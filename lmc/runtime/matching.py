@@ -55,7 +55,7 @@ def match(executor: Executor, row: Row, instr: p.Match) -> None:
             return
         assert isinstance(result, GenResult), "a gen request gives a GenResult"
         token_bytes = target.tokenizer.token_bytes
-        made = filled(template, result, token_bytes, scored=params.scored)
+        made = filled(template, result, token_bytes, instr.gens)
         if not row.finished:
             whole = dataclasses.replace(CallMeta.of_gen(result), parts=made.parts)
             row.meta[instr.into_text.index] = whole

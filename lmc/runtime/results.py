@@ -9,6 +9,7 @@ from lmc.errors import LmcError
 from lmc.runtime.request import GenResult, Timings, TopTokens
 
 if TYPE_CHECKING:
+    from lmc.params import GenParams
     from lmc.runtime.context import Context
 
 __all__ = ["CallMeta", "KnownCall", "MadePart", "RowResult"]
@@ -37,6 +38,7 @@ class CallMeta:
         choice_logprobs: per choice of a select, the log-probabilities of its tokens.
         unconditional_logprobs: the same after the empty prompt, for unconditional_normalized.
         parts: of a template, what each of its gens wrote.
+        type: what a gen's text is read back as, as in `lmc.typed`; or None.
     """
 
     finish_reason: str
@@ -54,6 +56,7 @@ class CallMeta:
     choice_logprobs: dict[str, tuple[float, ...]] | None = None
     unconditional_logprobs: dict[str, tuple[float, ...]] | None = None
     parts: tuple[MadePart, ...] = ()
+    type: str | None = None
 
     @property
     def completion_tokens(self) -> int:
@@ -61,8 +64,8 @@ class CallMeta:
         return len(self.token_ids)
 
     @staticmethod
-    def of_gen(result: GenResult, *, scored: bool = False) -> CallMeta:
-        """The facts about a gen; `scored` if it asked for log-probabilities."""
+    def of_gen(result: GenResult, params: GenParams | None = None) -> CallMeta:
+        """The facts about a gen with these parameters."""
         return CallMeta(
             finish_reason=str(result.finish),
             token_ids=tuple(result.tokens),
@@ -71,9 +74,10 @@ class CallMeta:
             matched_stop=result.stop,
             forced_tokens=result.forced_tokens,
             logprobs=tuple(result.logprobs),
-            scored=scored,
+            scored=params is not None and params.scored,
             top_logprobs=tuple(result.top_logprobs),
             timings=result.timings,
+            type=None if params is None else params.type,
         )
 
 

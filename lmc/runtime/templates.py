@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from lmc.constraints.automaton import Automaton
 from lmc.constraints.joining import Piece, cut, held_back
 from lmc.errors import ConstraintError
+from lmc.params import GenParams
 from lmc.runtime.context import Context
 from lmc.runtime.request import Finish, GenResult
 from lmc.runtime.results import CallMeta, MadePart
@@ -109,10 +110,9 @@ def filled(
     template: Template,
     result: GenResult,
     token_bytes: Sequence[bytes | None],
-    *,
-    scored: bool = False,
+    gens: Sequence[GenParams],
 ) -> Filled:
-    """The variables of a template, read back from its text; for `scored` see `CallMeta`."""
+    """The variables of a template, read back from its text."""
     raw = bytearray()
     spans = []
     for token in result.tokens:
@@ -125,7 +125,7 @@ def filled(
     skipped = min(len(template.before.encode()), len(raw))
     body = bytes(raw[skipped:])
     pieces = cut(template.automata, template.texts, body, complete=complete)
-    meta = CallMeta.of_gen(result, scored=scored)
+    meta = CallMeta.of_gen(result, gens[0])
 
     def part(nth: int, piece: Piece) -> MadePart:
         first, end = piece.begin + skipped, piece.end + skipped
@@ -134,6 +134,7 @@ def filled(
             body[piece.begin : piece.end].decode(errors="replace"),
             dataclasses.replace(
                 meta,
+                type=gens[nth].type,
                 finish_reason=_reason(template, result, nth, piece, len(body)),
                 token_ids=tuple(result.tokens[i] for i in own),
                 logprobs=tuple(result.logprobs[i] for i in own),

@@ -28,6 +28,7 @@ from lmc.ir.ops import (
     Select,
     Start,
     StateText,
+    Typed,
 )
 from lmc.ir.types import BOOL, FLOAT, INT, STATE, TEXT, parse_type
 from lmc.params import GenParams
@@ -79,7 +80,7 @@ literals: dict[Type, st.SearchStrategy[Any]] = {
 KINDS = [  # of nodes; listed more often, drawn more often
     *("start", "extend", "extend", "extend", "role", "gen", "gen", "match", "select", "score"),
     *("prefill", "text", "race", "pick", "attempt"),
-    *("release", "pure", "pure", "pure", "list", "pack", "host", "host"),
+    *("release", "pure", "pure", "pure", "list", "pack", "host", "host", "typed"),
 ]
 
 
@@ -221,6 +222,11 @@ class _Maker:
                 calls = [(s, t) for s, t in calls if s is not state]
             elif kind == "pure" and (op := self.pure(visible)):
                 add(op, hints=(self.draw(self.hints),))
+            elif kind == "typed":
+                text = self.operand(visible, TEXT)
+                assert text is not None
+                wanted = self.draw(st.sampled_from(["int", "bool", 'literal:["yes", 3]', "json:x"]))
+                add(Typed(text, wanted, self.draw(self.hints)))
             elif kind == "host":
                 add(self.host(visible), hints=(self.draw(self.hints),))
             elif kind == "list":

@@ -25,6 +25,8 @@ def meaning(result: lmc.Result) -> tuple[object, ...]:
         name: getattr(meta, "token_ids", meta and [m and m.token_ids for m in _flat(meta)])
         for name, meta in result._meta.items()
     }
+    if error and not result.text:  # the program raised: what it knew by then depends on time
+        return (result.value, error)
     return (result.variables, result.text, result.value, error, metas)
 
 

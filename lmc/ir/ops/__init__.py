@@ -19,6 +19,7 @@ from lmc.ir.ops.lm import (
     StateText,
 )
 from lmc.ir.ops.text import PARTIAL, Attempt, MakeList, Pack, Pick, Pure
+from lmc.ir.ops.typed import Typed
 from lmc.textops import PURE
 
 __all__ = [
@@ -45,13 +46,14 @@ __all__ = [
     "Select",
     "Start",
     "StateText",
+    "Typed",
     "op_class",
     "op_names",
 ]
 
 OPS: tuple[type[Op], ...] = (
     Start, Extend, Role, Gen, Match, Select, Score, Race, StateText, Prefill, Release, Pure,
-    HostCall, MakeList, Pack, Pick, Attempt, If, Resume, Ret,
+    HostCall, Typed, MakeList, Pack, Pick, Attempt, If, Resume, Ret,
 )  # fmt: skip
 
 MODEL_CALLS = (Gen, Match, Select, Score)
