@@ -72,11 +72,12 @@ class Bench:
         self.in_mask = False
         self.gc_ms = {"in_masks": 0.0, "outside": 0.0, "longest_in_masks": 0.0}
         self._began = 0
-        gc.callbacks.append(self._collecting)
+        gc.callbacks.append(self.collecting)
         self.tokens = self.forced = self.cut = self.refused_canonical = 0
         self.failures: list[tuple[str, str, str]] = []
 
-    def _collecting(self, phase: str, _: dict[str, int]) -> None:
+    def collecting(self, phase: str, _: dict[str, int]) -> None:
+        """Count the time of a collection; see `gc.callbacks`."""
         if phase == "start":
             self._began = time.thread_time_ns()
             return
@@ -412,7 +413,6 @@ def report(bench: Bench, what: str, counts: dict[str, Counter[str]]) -> None:
     for group, found in counts.items():
         print(json.dumps({"set": what, "group": group, **found}))
     print(json.dumps({"set": what, "group": "all", **total}))
-    gc.callbacks.remove(bench._collecting)
     print(json.dumps({"set": what, "compile_ms": spread(bench.compile_ms)}))
     print(json.dumps({"set": what, "mask_us_first_asked": spread(bench.first_us)}))
     print(json.dumps({"set": what, "mask_us_kept": spread(bench.kept_us)}))
@@ -474,7 +474,9 @@ def main() -> None:
                 peer = Peer(args.tokenizer)
             except ImportError as error:
                 print(f"without llguidance: {error}")
-        runs[name](Bench(vocabulary, args.seed, peer), args.data / f"{name}.jsonl", args.only)
+        bench = Bench(vocabulary, args.seed, peer)
+        runs[name](bench, args.data / f"{name}.jsonl", args.only)
+        gc.callbacks.remove(bench.collecting)
 
 
 if __name__ == "__main__":

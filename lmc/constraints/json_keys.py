@@ -213,7 +213,10 @@ class JsonMatcher(TokenMatcher):
         self._last: tuple[Keys, MaskArray, MaskArray] | None = None
 
     def mask(self) -> MaskArray:
-        return self._without_repeats(super().mask())
+        if not self._keys.used:
+            return super().mask()
+        with Undisturbed():
+            return self._without_repeats(super().mask())
 
     def mask_within(self, tokens: int) -> MaskArray:
         found = super().mask_within(tokens)
@@ -301,8 +304,7 @@ class JsonMatcher(TokenMatcher):
             return row
         last = self._last
         if last is None or last[0] is not self._keys or last[1] is not row:
-            with Undisturbed():
-                last = self._last = (self._keys, row, self._checked(row))
+            last = self._last = (self._keys, row, self._checked(row))
         return last[2]
 
     def _checked(self, row: MaskArray) -> MaskArray:

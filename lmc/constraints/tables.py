@@ -82,16 +82,16 @@ class TokenTable:
     def mask(self, place: int) -> MaskArray:
         """The tokens that may come next, bool, shape (vocabulary,), read-only."""
         row = self._masks.get(place)
-        if row is None:
-            with Undisturbed():
+        array = row.array if row is not None else None
+        if row is not None and array is not None:
+            row.used = True
+            return array
+        with Undisturbed():
+            if row is None:
                 row = self._row(place)
                 self._make_room(row.size)
                 self._masks[place] = row
-        array = row.array
-        if array is None:
             return self.vocabulary.rows.array(row)
-        row.used = True
-        return array
 
     def _make_room(self, size: int) -> None:
         self.size += size
