@@ -26,7 +26,7 @@ from lmc.constraints.automaton import Automaton
 from lmc.constraints.machine import DEAD, Machine
 from lmc.constraints.matcher import TokenMatcher
 from lmc.constraints.rows import MaskArray
-from lmc.constraints.undisturbed import Undisturbed
+from lmc.constraints.undisturbed import pause, resume
 from lmc.constraints.vocabulary import Vocabulary
 from lmc.constraints.walking import places_after
 
@@ -204,19 +204,31 @@ def _quotes(vocabulary: Vocabulary) -> _Quotes:
 class JsonMatcher(TokenMatcher):
     """A `TokenMatcher` that allows no key twice."""
 
-    __slots__ = ("_keys", "_last", "_quotes")
+    __slots__ = ("_clear", "_keys", "_last", "_quotes")
 
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary) -> None:
         super().__init__(automaton, vocabulary)
         self._keys = Keys()
         self._quotes = _quotes(vocabulary)
         self._last: tuple[Keys, MaskArray, MaskArray] | None = None
+        # Keys and a row that holds no token that could repeat one, as inside of texts.
+        self._clear: tuple[frozenset[bytes], MaskArray] | None = None
 
     def mask(self) -> MaskArray:
-        if not self._keys.used:
+        keys = self._keys
+        used = keys.used
+        if not used:
             return super().mask()
-        with Undisturbed():
+        clear = self._clear
+        if clear is not None and keys.key is None and clear[0] is used:
+            row = super().mask()
+            if clear[1] is row:
+                return row
+        was_on = pause()
+        try:
             return self._without_repeats(super().mask())
+        finally:
+            resume(was_on)
 
     def mask_within(self, tokens: int) -> MaskArray:
         found = super().mask_within(tokens)
@@ -297,6 +309,7 @@ class JsonMatcher(TokenMatcher):
         twin._start, twin._place, twin._path = self._start, self._place, self._path
         twin._ended = self._ended
         twin._keys, twin._quotes, twin._last = self._keys, self._quotes, self._last
+        twin._clear = self._clear
         return twin
 
     def _without_repeats(self, row: MaskArray) -> MaskArray:
@@ -311,6 +324,8 @@ class JsonMatcher(TokenMatcher):
         keys = self._keys
         suspects = self._quotes.suspects(keys.used, keys.key)
         if not row[suspects].any():
+            if keys.key is None:
+                self._clear = (keys.used, row)
             return row
         # What fits depends on nothing but the place and the keys of all levels.
         assert keys.level is not None, "keys were used"

@@ -22,7 +22,7 @@ from lmc.constraints.forcing import Forced, Path, forced_text, forced_tokens, la
 from lmc.constraints.machine import DEAD, FAR, Machine
 from lmc.constraints.rows import MaskArray, Row
 from lmc.constraints.spelling_out import Speller, spells_all
-from lmc.constraints.undisturbed import Undisturbed
+from lmc.constraints.undisturbed import pause, resume
 from lmc.constraints.walking import kernels_ready, walk, walk_beside, walk_exits
 
 if TYPE_CHECKING:
@@ -86,12 +86,15 @@ class TokenTable:
         if row is not None and array is not None:
             row.used = True
             return array
-        with Undisturbed():
+        was_on = pause()
+        try:
             if row is None:
                 row = self._row(place)
                 self._make_room(row.size)
                 self._masks[place] = row
             return self.vocabulary.rows.array(row)
+        finally:
+            resume(was_on)
 
     def _make_room(self, size: int) -> None:
         self.size += size
