@@ -129,6 +129,42 @@ QWEN3 = """
     {%- endif %}
 {%- endif %}
 """
+# No system role, an own name for answers, stripped texts.
+GEMMA = """
+{{- bos_token -}}
+{%- if messages[0]['role'] == 'system' -%}
+  {{- raise_exception('System role not supported') -}}
+{%- endif -%}
+{%- for m in messages -%}
+  {%- if (m['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+    {{- raise_exception('Roles must take turns') -}}
+  {%- endif -%}
+  {%- set role = 'model' if m['role'] == 'assistant' else m['role'] -%}
+  {{- '<turn>' + role + '\n' + m['content'] | trim + '</turn>\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<turn>model\n' -}}{%- endif -%}
+"""
+# The system prompt has no markup; answers are prompted for with the beginning of a thought, and
+# shown later on without it.
+DEEPSEEK = """
+{{- bos_token -}}
+{%- for m in messages if m['role'] == 'system' -%}{{- m['content'] -}}{%- endfor -%}
+{%- for m in messages -%}
+  {%- if m['role'] == 'user' -%}{{- '<User>' + m['content'] -}}
+  {%- elif m['role'] == 'assistant' -%}
+    {{- '<Assistant>' + m['content'].split('</think>')[-1] + eos_token -}}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<Assistant><think>\n' -}}{%- endif -%}
+"""
+# The end of the text ends each message; a default system prompt that is empty.
+ZEPHYR = """
+{%- if messages[0]['role'] != 'system' -%}{{- '<|system|>\n' + eos_token + '\n' -}}{%- endif -%}
+{%- for m in messages -%}
+  {{- '<|' + m['role'] + '|>\n' + m['content'] + eos_token + '\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|assistant|>\n' -}}{%- endif -%}
+"""
 # Blocks on lines of their own, which leave nothing behind.
 INDENTED = """
 {% for m in messages %}
@@ -150,8 +186,11 @@ TEMPLATES = {
     "mistral": MISTRAL,
     "qwen2.5": QWEN25,
     "qwen3": QWEN3,
+    "gemma": GEMMA,
+    "deepseek": DEEPSEEK,
+    "zephyr": ZEPHYR,
 }
-SYSTEMLESS = ("mistral",)
+SYSTEMLESS = ("mistral", "gemma")
 
 Messages = list[tuple[str, str]]
 

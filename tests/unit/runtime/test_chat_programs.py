@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_chat import LLAMA2, MISTRAL, QWEN3, SMOLLM2, SPECIALS, TEMPLATES
+from test_chat import DEEPSEEK, LLAMA2, MISTRAL, QWEN3, SMOLLM2, SPECIALS, TEMPLATES
 from transformers.utils.chat_template_utils import render_jinja_template
 
 import lmc
@@ -171,15 +171,11 @@ def test_reasoning_stands_apart_b_67() -> None:
 
 
 def test_reasoning_that_the_template_begins() -> None:
-    opened = QWEN3.replace(
-        "{{- '<|im_start|>assistant\n' }}\n    {%- if enable",
-        "{{- '<|im_start|>assistant\n<think>\n' }}\n    {%- if enable",
-    )
-    assert opened != QWEN3
-    with engine(opened) as on:
+    with engine(DEEPSEEK) as on:
         out = agreed(think, on, q="Q")
-        assert out.text.count("<think>") == 1
-        assert f"assistant\n<think>\n{out['why']}\n</think>" in out.text
+        assert out.text == (
+            f"<s><User>Q<Assistant><think>\n{out['why']}\n</think>\n\n{out['a']}</s>"
+        )
 
 
 def test_reasoning_ends_where_the_model_ends_it_b_67() -> None:
