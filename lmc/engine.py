@@ -12,7 +12,7 @@ from lmc.frontend.dsl import gen
 from lmc.frontend.eager import constraint_automaton
 from lmc.plan import Block, Extend, Gen, Param, Plan, Reg, Ret, Start
 from lmc.runtime.load import LocalEngine
-from lmc.runtime.results import RowResult
+from lmc.runtime.results import CallMeta, RowResult
 
 __all__ = ["Engine", "Generation"]
 
@@ -22,16 +22,19 @@ class Generation:
     """What `Engine.generate` gave for one prompt.
 
     Attributes:
-        text: the generated text, the stop string and the end token left out.
+        text: the generated text, the stop and the end token left out.
         token_ids: the generated tokens.
         finish_reason: "stop", "eos", "length" or "constraint"; None after an error.
         error: None, or why this prompt failed.
+        meta: all that is known of the call, log-probabilities and what stopped it among it; None
+            after an error.
     """
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: str | None
     error: LmcError | None = None
+    meta: CallMeta | None = None
 
 
 class Engine(LocalEngine):  # noqa: D101 - as its base
@@ -110,4 +113,4 @@ def _generation(row: RowResult) -> Generation:
     if row.error is not None:
         return Generation("", (), None, row.error)
     meta = row.meta["text"]
-    return Generation(row.variables["text"], meta.token_ids, meta.finish_reason)
+    return Generation(row.variables["text"], meta.token_ids, meta.finish_reason, meta=meta)

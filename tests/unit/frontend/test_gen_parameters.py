@@ -405,3 +405,15 @@ def test_a_matcher_that_fails_in_the_middle_ends_its_own_row(
     assert "test_gen_parameters.py" in str(outs[2].error.where)
     for i in {*range(8)} - {2}:
         assert outs[i].variables == whole[i].variables
+
+
+def test_generate_takes_the_parameters_and_gives_meta(engine: lmc.Engine) -> None:
+    made = engine.generate(["a b", "c"], 12, stop_regex=r"\s", top_logprobs=1, ignore_eos=True)
+    for one in made:
+        assert one.error is None
+        assert one.meta is not None
+        assert one.meta.finish_reason == one.finish_reason
+        assert len(one.meta.top_logprobs) == len(one.token_ids)
+        assert not any(c.isspace() for c in one.text)
+    with pytest.raises(UsageError, match="takes no n"):
+        engine.generate("a", n=2)
