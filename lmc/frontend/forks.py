@@ -336,6 +336,9 @@ def _majority(ballots: list[Any], at: Location | None) -> Any:
             raise UsageError(f"vote(): the values cannot be compared: {error}", at) from error
         return counts.index(max(counts))
     source = symbolic._source
+    for kind, symbol, fn in ((int, Int, "int.text"), (float, Float, "float.text")):
+        if all(type(ballot) in (kind, symbol) for ballot in ballots):
+            ballots = [source.pure(fn, b) if type(b) is symbol else str(b) for b in ballots]
     if not all(isinstance(ballot, str) for ballot in ballots):
         source.need("vote() with values that are no texts")
     return source.pure("text.majority", *ballots).value

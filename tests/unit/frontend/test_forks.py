@@ -527,6 +527,29 @@ def test_what_a_winner_selected_is_one_of_a_few(fake: lmc.Engine) -> None:
     assert compiles(p, x="Go")
 
 
+@pytest.mark.parametrize("how", ["first", "vote", "best", "k", "collect"])
+def test_typed_variables_stay_typed(how: str, fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State) -> Any:
+        forks = s.fork(3)
+        forks += lambda i: f"{i} "
+        forks += lmc.gen("x", type=int, max_tokens=30)
+        ways: dict[str, Callable[[], Any]] = {
+            "first": forks.first,
+            "vote": lambda: forks.vote("x"),
+            "best": lambda: forks.best(key=lambda f: f["x"]),
+            "k": lambda: forks.join(k=1),
+            "collect": lambda: forks.join(on_error="collect"),
+        }
+        ways[how]()
+        found = s["x"] if how in ("k", "collect") else [s["x"]]
+        return [x + 1 for x in found]
+
+    out = both(p)
+    assert all(type(x) is int for x in out.value)
+    assert compiles(p) is (how != "collect")
+
+
 def test_races_go_into_artifacts(fake: lmc.Engine, tmp_path: Path) -> None:
     @lmc.jit
     def p(s: State, x: str) -> Any:
