@@ -109,7 +109,34 @@ def test_cancelling_the_task_cancels_the_run(fake: lmc.Engine, eager: bool) -> N
     asyncio.run(main())
 
 
-def test_a_task_cancelled_before_its_run_began(fake: lmc.Engine) -> None:
+@pytest.mark.parametrize("way", ["arun", "astream"])
+def test_a_task_cancelled_before_its_run_began(fake: lmc.Engine, way: str) -> None:
+    tracing, gate = threading.Event(), threading.Event()
+
+    @lmc.jit
+    def slow_to_trace(s: State) -> None:
+        tracing.set()
+        gate.wait(20)
+        s += "Go on: "
+        s += lmc.gen("text", max_tokens=3000, ignore_eos=True)
+
+    async def main() -> None:
+        stream = slow_to_trace.astream()
+        waited = slow_to_trace.arun() if way == "arun" else stream.result()
+        task = asyncio.create_task(waited)
+        await asyncio.to_thread(tracing.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.set()
+        await asyncio.sleep(0.3)  # its row begins now, if nothing keeps it from it
+        await settled(fake)
+        assert fake.stats.generated_tokens < 3000
+
+    asyncio.run(main())
+
+
+def test_tasks_cancelled_at_any_time(fake: lmc.Engine) -> None:
     async def main() -> None:
         for wait in (0.0, 0.0005, 0.002):
             tasks = [asyncio.create_task(long.arun(x=str(i))) for i in range(20)]
