@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lmc.driver import Options
     from lmc.engine import Engine
     from lmc.frontend.dsl import Samples, assistant, gen, score, select, system, template, user
-    from lmc.frontend.tools import call, tool
+    from lmc.frontend.tools import Tool, call, tool
     from lmc.result import Result
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Program",
     "Result",
     "Samples",
+    "Tool",
     "assistant",
     "call",
     "compile",
@@ -58,6 +59,7 @@ _WHERE = {
     "Program": "lmc.api",
     "Result": "lmc.result",
     "Samples": "lmc.frontend.dsl",
+    "Tool": "lmc.frontend.tools",
     "assistant": "lmc.frontend.dsl",
     "call": "lmc.frontend.tools",
     "compile": "lmc.api",

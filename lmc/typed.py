@@ -28,7 +28,15 @@ from typing import Any
 
 from lmc.errors import LmcError, RunError, UsageError
 
-__all__ = ["TypeSpec", "gives", "lookup", "plain_value", "spec_of", "typed_value"]
+__all__ = [
+    "TypeSpec",
+    "closed",
+    "gives",
+    "lookup",
+    "plain_value",
+    "spec_of",
+    "typed_value",
+]
 
 _INT = r"0|-?[1-9][0-9]{0,14}"
 _FLOAT = r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?"
@@ -219,7 +227,7 @@ def _json(wanted: Any) -> TypeSpec:  # noqa: ANN401
 
     try:
         adapter: Any = pydantic.TypeAdapter(wanted)
-        schema = _closed(adapter.json_schema())
+        schema = _bounded(closed(adapter.json_schema()))
     except pydantic.PydanticSchemaGenerationError:
         raise _refused(wanted, "pydantic has no schema for it") from None
     except Exception as error:  # pydantic raises many kinds, and runs code of the class
@@ -242,21 +250,31 @@ def _plain(wanted: Any) -> bool:  # noqa: ANN401
     return wanted in (str, int, float, bool, list, dict, type(None), None)
 
 
-def _closed(schema: Any) -> Any:  # noqa: ANN401 - JSON values
-    """The schema without what nobody asked for: more properties of objects, endless integers."""
+def closed(schema: Any) -> Any:  # noqa: ANN401 - JSON values
+    """The schema of a class: its objects have the fields that were declared, and no others."""
     if isinstance(schema, list):
-        return [_closed(item) for item in schema]
+        return [closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
+    made = {key: closed(value) for key, value in schema.items()}
     if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
-        closed.setdefault("additionalProperties", False)
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def _bounded(schema: Any) -> Any:  # noqa: ANN401 - JSON values
+    """The schema with an end to integers that have none."""
+    if isinstance(schema, list):
+        return [_bounded(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _bounded(value) for key, value in schema.items()}
     if schema.get("type") == "integer":
         if not {"minimum", "exclusiveMinimum"} & schema.keys():
-            closed["minimum"] = -_MOST
+            made["minimum"] = -_MOST
         if not {"maximum", "exclusiveMaximum"} & schema.keys():
-            closed["maximum"] = _MOST
-    return closed
+            made["maximum"] = _MOST
+    return made
 
 
 def _named(wanted: Any) -> str:  # noqa: ANN401

@@ -146,6 +146,7 @@ _ADVICE = (
     ("the characters", "use text methods, `+`, and f-strings without width or precision"),
     ("`in`", "compare with the items one by one, or use `in` on the text before split()"),
     ("`is`", "compare with =="),
+    ("`match`", "write if/elif, or say what type the tool returns"),
     ("a comparison", "compare the items of the list one by one, as in x[0] == 'a'"),
     ("len()", "write len(x) in the program itself, and compare it or put it into a text"),
     ("slice", "slice with numbers that are known, without a step"),

@@ -36,9 +36,8 @@ def snapshot(function: Callable[..., Any]) -> tuple[object, ...]:
 
 def fixed(value: object) -> bool:
     """Whether an argument that is kept by identity can never change behind the program's back."""
-    return isinstance(
-        value, (enum.Enum, type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
-    )
+    kinds = (enum.Enum, type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType, Tool)
+    return isinstance(value, kinds)
 
 
 class _Reader:

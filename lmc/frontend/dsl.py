@@ -32,7 +32,7 @@ from lmc.frontend.variables import (
     entries_since,
 )
 from lmc.params import REASONING, GenParams, check_choosing
-from lmc.typed import spec_of
+from lmc.typed import closed, spec_of
 
 __all__ = [
     "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "Samples", "ScoreExpr", "SelectExpr",
@@ -420,7 +420,7 @@ def _schema_text(schema: object) -> str | None:
     if schema is None or type(schema) is str:
         return schema
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
-        schema = _closed(schema.model_json_schema())
+        schema = closed(schema.model_json_schema())
     try:
         if isinstance(schema, (dict, bool)):
             return json.dumps(schema)
@@ -430,18 +430,6 @@ def _schema_text(schema: object) -> str | None:
         f"json_schema is {_shown(schema)}",
         hint="give a dictionary, JSON text, or a pydantic model class",
     )
-
-
-def _closed(schema: Any) -> Any:
-    """A schema of a class: its objects have the fields that were declared, and no others."""
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
-    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
-        closed.setdefault("additionalProperties", False)
-    return closed
 
 
 def _name(name: object, at: Location | None) -> str | None:

@@ -20,7 +20,7 @@ from lmc.errors import LmcError, Location, RunError
 from lmc.frontend.dsl import State
 from lmc.frontend.location import here, of_traceback
 from lmc.frontend.tools import Tool, recording
-from lmc.frontend.variables import Given, Life, Made
+from lmc.frontend.variables import Given, Life, Made, copied
 from lmc.frontend.variables import Row as TextRow
 from lmc.params import Constraint, GenParams
 from lmc.plan import (
@@ -375,7 +375,7 @@ class _EagerRecorder:
         """An argument of a tool; containers are copied, so that it cannot change the program's."""
         if arg is None or type(arg) in (str, int, float, bool):
             return Const(arg)
-        return self._row.preset(_copied(arg))
+        return self._row.preset(copied(arg))
 
     def read(self, ref: Reg) -> Any:
         if ref not in self._types:
@@ -433,11 +433,3 @@ class _EagerRecorder:
             return self.row(ref.parts, at)
         assert isinstance(ref, Reg), "all else is a register"
         return ref
-
-
-def _copied(value: Any) -> Any:
-    if type(value) in (list, tuple):
-        return type(value)(map(_copied, value))
-    if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
-    return value

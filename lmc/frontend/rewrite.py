@@ -7,6 +7,7 @@ which these few are calls:
     sep.join(xs)  ->  join(sep, xs)        f"<{x}>"  ->  fstring("<", (x, -1, None), ">")
     a in b        ->  contains(b, a)       len(x), str(x), type(x)  ->  length(x), ...
     a is b        ->  same(a, b)           f(x)  ->  called(f)(x), which is f's own copy
+    match x: ...  ->  match matched(x): ...
     try: ...      ->  try: with guarded(): ...
 
 On known values the calls do what Python does. A copy is made only if the source compiles to the
@@ -211,6 +212,11 @@ class _Rewrite(ast.NodeTransformer):
             spec = value.format_spec or ast.Constant(None)
             parts.append(ast.Tuple([value.value, ast.Constant(value.conversion), spec], ast.Load()))
         return _call("fstring", parts, node)
+
+    def visit_Match(self, node: ast.Match) -> ast.Match:
+        self.generic_visit(node)
+        node.subject = _call("matched", [node.subject], node.subject)
+        return node
 
     def visit_Try(self, node: ast.Try) -> ast.Try:
         self.generic_visit(node)

@@ -386,7 +386,7 @@ class Float(_Symbolic):
     def __bool__(self) -> bool:
         return bool(self._source.pure("float.nonzero", self))
 
-    def __int__(self) -> int:
+    def __int__(self, *_: object) -> int:
         self._need("the number")
 
     __float__ = __trunc__ = __round__ = __floor__ = __ceil__ = __int__
@@ -567,6 +567,9 @@ for _name in (
     "invert", "and", "rand", "or", "ror", "xor", "rxor", "lshift", "rlshift", "rshift", "rrshift",
 ):  # fmt: skip
     setattr(Unknown, f"__{_name}__", _arithmetic)
+
+# so that `case {"key": x}:` asks for its keys; `match` itself does not ask for the type
+collections.abc.Mapping.register(Unknown)
 
 SYMBOLIC = (Text, Bool, Int, Float, TextList, Unknown)
 

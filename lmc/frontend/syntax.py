@@ -125,6 +125,15 @@ def _kind(value: Any) -> Any:
     return value._poses_as if is_symbolic(value) else type(value)
 
 
+def _matched(value: Any) -> Any:
+    """The subject of a `match`, which asks for the type of a value without telling it."""
+    parts = value.values() if type(value) is dict else value
+    for one in (value, *(parts if type(value) in (list, tuple, dict) else ())):
+        if type(one) is Unknown:
+            one._source.need("`match` on a value that is not known yet")
+    return value
+
+
 @contextmanager
 def _guarded() -> Iterator[None]:
     """Inside, a failed model call would be caught by the program."""
@@ -144,5 +153,6 @@ CALLS: dict[str, Callable[..., Any]] = {
     "length": _length,
     "text": _as_text,
     "kind": _kind,
+    "matched": _matched,
     "guarded": _guarded,
 }

@@ -686,6 +686,15 @@ def test_what_a_tool_reads_does_not_make_its_program_compile_again(fake: lmc.Eng
     assert p.compile(x="b") is before
 
 
+def test_a_tool_may_be_an_argument(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str, ask: lmc.Tool) -> Any:
+        return ask(x)
+
+    assert both(p, x="a", ask=search).value == "<a:2>"
+    assert p.compile(x="a", ask=search) is p.compile(x="b", ask=search)
+
+
 def test_artifacts_take_their_tools_when_they_are_loaded(tmp_path: Any, fake: lmc.Engine) -> None:
     from lmc.codegen.artifact import Artifact, write_artifact
 

@@ -7,7 +7,7 @@ import enum
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -194,6 +194,115 @@ def returned_early(s: State, x: str) -> Any:
         if x.find(letter) == 0:
             return n
     raise ValueError(f"nothing for {x}")
+
+
+@lmc.tool
+def ask(text: str) -> Any:
+    if text == "bad":
+        raise ValueError("a bad text")
+    return {"text": text, "n": len(text), "parts": text.split(",")}
+
+
+@lmc.tool(pure=True)
+def shorten(text: str) -> str:
+    return text[:2]
+
+
+@case
+def tools_in_expressions(s: State, x: str) -> Any:
+    s += f"{shorten(x)!s}{shorten(x)!r:>6}" + (shorten(x) or "none")
+    return [shorten(shorten(x)), shorten(x) in x, [shorten(w) for w in ("abc", x)], ask(x)["n"]]
+
+
+@case
+def tools_under_except(s: State, x: str) -> Any:
+    found = swallow(lambda: ask(x)["parts"][1])
+    try:
+        s += ask(x)["text"]
+    except lmc.errors.LmcError as error:
+        s += type(error).__name__
+    finally:
+        s += shorten(x)
+    return found
+
+
+@case
+def tools_behind_map_and_sorted(s: State, x: str) -> Any:
+    words = [x, "zz", "aa"]
+    s += "/".join(map(shorten, words))
+    s += min(words, key=shorten)
+    return list(filter(shorten, words))
+
+
+@case
+def results_that_are_changed(s: State, x: str) -> Any:
+    found = ask(x)
+    kept = found
+    found["parts"].append("more")
+    found |= {"n": -1}
+    return [kept, ask(x), *found["parts"]]
+
+
+@case
+def results_taken_apart(s: State, x: str) -> Any:
+    found = ask(x)
+    match found:
+        case {"n": 0}:
+            return "empty"
+        case {"text": str(text), **rest}:
+            s += text
+            return rest
+    return found
+
+
+@case
+def tools_after_variables(s: State, x: str) -> Any:
+    s += x + "?"
+    s += lmc.gen("a", max_tokens=2)
+    s.set("found", ask(s["a"]))
+    s.set("short", shorten(s["a"]))
+    with s.var("said"):
+        s += s["short"]
+    return [s["said"], f"{s['found']}", s.get("none", shorten(x))]
+
+
+@case
+def types_in_expressions(s: State, x: str) -> Any:
+    s += x
+    s += lmc.gen("n", type=int, max_tokens=20)
+    s += lmc.gen("b", type=bool)
+    s += lmc.gen("c", type=Literal["p", "q"])
+    n, b = s["n"], s["b"]
+    s += f"{n:>5}{b!r}{s['c']:<3}"
+    return [
+        n % 7,
+        n // 2,
+        -n,
+        abs(n),
+        int(b),
+        b is True,
+        b == 1,
+        [10, 20][b],
+        {"p": 1, "q": 2}[s["c"]],
+    ]
+
+
+@case
+def scores_in_expressions(s: State, x: str) -> Any:
+    s += "a"
+    s += lmc.score("f", x or "none")
+    f = s["f"]
+    s += f"{f}" if f < -3 else "high"
+    return [
+        f,
+        f + 1,
+        2 - f,
+        f == f,
+        swallow(lambda: f / 0),
+        sorted([f, -1.0]),
+        round(f, 3),
+        f is None,
+    ]
 
 
 @pytest.mark.parametrize("name", CASES)
