@@ -1,6 +1,6 @@
 """Talk with the model for several turns; each reads what was said before from the cache.
 
-lmc run examples/chat.py
+lmc run examples/chat.py --stream
 lmc run examples/chat.py --arg turns='["Name an animal.", "Where does it live?"]'
 python examples/chat.py
 """
