@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lmc.api import Program, compile, jit, load, use
     from lmc.driver import Options
     from lmc.engine import Engine
-    from lmc.frontend.dsl import Samples, assistant, gen, score, select, system, template, user
+    from lmc.frontend.dsl import assistant, gen, score, select, system, template, user
     from lmc.frontend.tools import Tool, call, tool
     from lmc.result import Result
 
@@ -33,7 +33,6 @@ __all__ = [
     "Options",
     "Program",
     "Result",
-    "Samples",
     "Tool",
     "assistant",
     "call",
@@ -58,7 +57,6 @@ _WHERE = {
     "Options": "lmc.driver",
     "Program": "lmc.api",
     "Result": "lmc.result",
-    "Samples": "lmc.frontend.dsl",
     "Tool": "lmc.frontend.tools",
     "assistant": "lmc.frontend.dsl",
     "call": "lmc.frontend.tools",

@@ -35,7 +35,7 @@ from lmc.params import REASONING, GenParams, check_choosing
 from lmc.typed import closed, spec_of
 
 __all__ = [
-    "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "Samples", "ScoreExpr", "SelectExpr",
+    "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "ScoreExpr", "SelectExpr",
     "State", "assistant", "gen", "score", "select", "system", "template", "user",
 ]  # fmt: skip
 
@@ -526,7 +526,7 @@ class State:
                 ]
                 for one in more:
                     self._note_type(name, one, item.params)
-                self._variables[name] = Samples([text, *more])
+                self._variables[name] = [text, *more]
                 self._life.calls += more
         elif isinstance(item, SelectExpr):
             where = item.at or at
@@ -646,7 +646,7 @@ class State:
 
     def _read(self, ref: Ref) -> Any:
         if isinstance(ref, list):
-            return type(ref)(self._read(item) for item in ref)
+            return [self._read(item) for item in ref]
         if isinstance(ref, Given):
             return copied(ref.value)
         try:
@@ -860,7 +860,3 @@ class State:
         raise UsageError(
             "a prompt state has no truth value", here(), hint='read a variable, as in s["x"]'
         )
-
-
-class Samples(list[Any]):
-    """The texts of a gen with `n=`, in order; the state went on with the first."""

@@ -261,6 +261,7 @@ def samples(engine: lmc.Engine, **options: Any) -> lmc.Result:
 
     compiled = lmc.jit(program).run(engine=engine, x="What? ")
     assert compiled.error is None, compiled.error
+    assert "flow.resume" not in str(lmc.jit(program).trace())
     assert (
         compiled.to_json() == lmc.jit(program).run(engine=engine, x="What? ", eager=True).to_json()
     )
