@@ -10,7 +10,8 @@ from lmc.errors import Location, UsageError
 from lmc.frontend.variables import Entry, Row, texts_since
 
 if TYPE_CHECKING:
-    from lmc.frontend.dsl import Recorder, State
+    from lmc.frontend.dsl import State
+    from lmc.frontend.recorder import Recorder
 
 __all__ = ["Block", "Mark", "Message", "Naming", "with_article"]
 

@@ -1,26 +1,39 @@
 """What a program may say: the prompt state, its forks, and the primitives appended to it.
 
 A `State` is a handle on an immutable prompt state: `s += x` makes a new state and moves the handle.
-It says what happens to a `Recorder`; the tracer and the eager runner are the two of them.
+It says what happens to a `Recorder`.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from lmc.errors import LmcError, Location, UsageError
 from lmc.frontend.blocks import Block, Mark, Message, Naming
 from lmc.frontend.forks import Forks
-from lmc.frontend.location import here, unwatched
-from lmc.frontend.parameters import gen_params
-from lmc.frontend.symbolic import is_symbolic
+from lmc.frontend.location import here
+from lmc.frontend.primitives import (
+    Appendable,
+    Concat,
+    GenExpr,
+    RoleExpr,
+    ScoreExpr,
+    SelectExpr,
+    assistant,
+    checked_name,
+    gen,
+    need_known,
+    score,
+    select,
+    shown,
+    system,
+    template,
+    user,
+)
+from lmc.frontend.recorder import Recorder, Ref
 from lmc.frontend.templates import Run, runs
-from lmc.frontend.tools import Tool
 from lmc.frontend.variables import (
     Entry,
     Given,
@@ -31,451 +44,12 @@ from lmc.frontend.variables import (
     copied,
     entries_since,
 )
-from lmc.params import REASONING, GenParams, check_choosing
-from lmc.typed import closed, spec_of
+from lmc.params import REASONING, GenParams
 
 __all__ = [
-    "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "ScoreExpr", "SelectExpr",
-    "State", "assistant", "gen", "score", "select", "system", "template", "user",
+    "Appendable", "Concat", "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "ScoreExpr",
+    "SelectExpr", "State", "assistant", "gen", "score", "select", "system", "template", "user",
 ]  # fmt: skip
-
-Ref = Any
-"""A recorder's own name for a state or a text: an IR value, or a register."""
-
-
-class Recorder(Protocol):
-    """What a program's primitives are told to."""
-
-    def start(self, at: Location | None) -> Ref:
-        """An empty prompt."""
-
-    def extend(self, state: Ref, part: str | Made, at: Location | None) -> Ref: ...
-
-    def role(self, state: Ref, role: str, edge: str, at: Location | None) -> Ref: ...
-
-    def gen(
-        self,
-        state: Ref,
-        name: str,
-        params: GenParams,
-        at: Location | None,
-        sample: int | None = None,
-    ) -> tuple[Ref, Ref]:
-        """A model call; `sample` is its number where several are drawn from one state."""
-
-    def select(
-        self,
-        state: Ref,
-        name: str,
-        choices: Sequence[str],
-        method: str,
-        temperature: float,
-        at: Location | None,
-    ) -> tuple[Ref, Ref]: ...
-
-    def score(self, state: Ref, name: str, text: str, at: Location | None) -> tuple[Ref, Ref]: ...
-    def row(self, parts: Sequence[str | Made], at: Location | None) -> Ref:
-        """Texts in a row, as a text of its own."""
-
-    def text(self, state: Ref, at: Location | None) -> Ref:
-        """All text of a prompt, markup of the chat template included."""
-
-    def match(
-        self,
-        state: Ref,
-        gens: Sequence[tuple[str, GenParams]],
-        texts: Sequence[str],
-        heal: bool,
-        at: Location | None,
-    ) -> tuple[Ref, Ref, Sequence[Ref]]:
-        """Fill a template: each gen is followed by its text; see `lmc.ir.ops.lm.Match`.
-
-        Returns:
-            the state, the whole text, and what each gen wrote.
-        """
-
-    def joins(self, params: GenParams, at: Location | None) -> bool:
-        """Whether the constraint of a gen can be a part of a template."""
-
-    def held(self, variable: Any, at: Location | None) -> Ref:
-        """What a variable holds, as one value: a list for a list."""
-
-    def race(self, lives: Sequence[Life], k: int, at: Location | None) -> tuple[Ref, ...]:
-        """The numbers of the `k` branches whose calls make the fewest tokens; and how many."""
-
-    def pick(self, index: Ref, items: Sequence[Ref], at: Location | None) -> Ref:
-        """Item number `index`, which may be a state."""
-
-    def attempt(self, ref: Ref, at: Location | None) -> Ref:
-        """The value, or the error with which it failed."""
-
-    def read(self, ref: Ref) -> Any: ...
-
-    def moved(self, before: Ref, after: Ref) -> Ref:
-        """The state `after` as what goes on where `before` was."""
-
-    def branch(self, state: Ref, index: int) -> Ref:
-        """The state for branch `index` of a fork: a second use of the same value."""
-
-    def prepare(self, function: Callable[..., object]) -> Callable[..., object]:
-        """The function of a program that is called inside another one, ready to be run."""
-
-    def call(
-        self, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: Location | None
-    ) -> Any:
-        """What a tool gives."""
-
-    def typed(self, ref: Ref, type_text: str, name: str) -> None:
-        """Have the text of a gen be read as a value of its type."""
-
-    def known(self, value: object, what: str) -> Any:
-        """`value` where it must be known before the program runs; may end the trace."""
-
-
-# ------------------------------------------------------------------------------- primitives
-
-
-class Appendable:
-    """Something that can be appended to a state; `+` puts appendables and texts in a row."""
-
-    def __add__(self, other: object) -> Concat:
-        return Concat((self, *_items(other)))
-
-    def __radd__(self, other: object) -> Concat:
-        return Concat((*_items(other), self))
-
-
-@dataclass(frozen=True, eq=False)
-class Concat(Appendable):
-    """Several things to append, one after the other."""
-
-    items: tuple[object, ...]
-
-    def __add__(self, other: object) -> Concat:
-        return Concat((*self.items, *_items(other)))
-
-    def __radd__(self, other: object) -> Concat:
-        return Concat((*_items(other), *self.items))
-
-
-@dataclass(frozen=True, eq=False)
-class GenExpr(Appendable):
-    """A generation to append."""
-
-    name: str | None
-    params: GenParams
-    at: Location | None
-    n: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class SelectExpr(Appendable):
-    """A choice to append."""
-
-    name: str | None
-    choices: tuple[str, ...]
-    method: str
-    temperature: float
-    at: Location | None
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreExpr(Appendable):
-    """A text to append and to weigh."""
-
-    name: str | None
-    text: str
-    at: Location | None
-
-
-@dataclass(frozen=True, eq=False)
-class RoleExpr(Appendable):
-    """A whole chat message to append."""
-
-    role: str
-    content: object
-    at: Location | None
-
-
-def gen(
-    name: str | None = None,
-    max_tokens: int | None = None,
-    *,
-    min_tokens: int | None = None,
-    stop: str | Sequence[str] | None = None,
-    stop_regex: str | Sequence[str] | None = None,
-    stop_token_ids: Sequence[int] | None = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    top_k: int | None = None,
-    min_p: float | None = None,
-    frequency_penalty: float | None = None,
-    presence_penalty: float | None = None,
-    repetition_penalty: float | None = None,
-    logit_bias: Mapping[int | str, float] | None = None,
-    ignore_eos: bool | None = None,
-    n: int | None = None,
-    seed: int | None = None,
-    logprobs: bool | None = None,
-    top_logprobs: int | None = None,
-    regex: str | None = None,
-    json_schema: dict[str, Any] | str | type | None = None,
-    ebnf: str | None = None,
-    choices: Sequence[str] | None = None,
-    type: Any = None,
-    whitespace: str | None = None,
-    waive: str | Sequence[str] | None = None,
-    jump_forward: bool | None = None,
-) -> GenExpr:
-    """A generation, to be appended to a state; its text becomes the variable `name`.
-
-    A parameter that is left out has the value that the run gives (`program.run(temperature=0.7)`),
-    or else the default named here.
-
-    Args:
-        name: of the variable; one is made up if left out.
-        max_tokens: most tokens to generate, 128; 0 generates nothing.
-        min_tokens: so many tokens are generated before an end token or a stop counts, 0.
-        stop: a string, or several, that end the text; the one found is left out.
-        stop_regex: a pattern, or several: the text ends where `re.search` first finds one in it,
-            and that is left out; look-arounds and anchors see the text of this gen.
-        stop_token_ids: tokens that end the text, and are left out.
-        temperature: 0, the default, takes the most likely token each time; above, tokens are drawn.
-        top_p: draw among the fewest tokens whose probabilities reach it; 1 for all.
-        top_k: draw among this many tokens; 0 for all.
-        min_p: draw among tokens at least this times as likely as the most likely one; 0 for all.
-        frequency_penalty: taken from a token's logit each time that it is generated, -2 to 2.
-        presence_penalty: taken from the logits of tokens once generated, -2 to 2.
-        repetition_penalty: makes tokens of the prompt and generated ones less likely if above 1.
-        logit_bias: by token id, or text that is one token, what is added to the logit, up to 100.
-        ignore_eos: never end at the model's own end tokens.
-        n: so many samples; the variable is a list of them, and the state goes on with the first.
-        seed: for this draw, instead of the seed of the run.
-        logprobs: `meta` is to have the log-probability of every token, of forced ones too.
-        top_logprobs: `meta` is to have so many of the most likely tokens with each, up to 20.
-        regex: the text matches it as a whole (`re.fullmatch`).
-        json_schema: the text is JSON that fits this schema: a dictionary, JSON text, or a pydantic
-            model class, of which only the declared fields are written.
-        ebnf: the text follows this grammar, in Lark's notation.
-        choices: the text is one of these, the model's own words; `select` weighs them as a whole.
-        type: the variable is read as a value of this type, and the text is held to it: int, float,
-            bool, str, Literal, Enum, a dataclass, a pydantic model, or lists and unions of these.
-        whitespace: blanks in the JSON of `json_schema`: "compact", the default, has none, "pretty"
-            is what `json.dumps` writes with `indent=2`, "flexible" leaves them to the model.
-        waive: keywords of `json_schema` that are dropped where they cannot be honoured, instead of
-            an error.
-        jump_forward: take tokens that the constraint forces without asking the model. Fixed text is
-            the same either way; asked for it, the model may spell it in other tokens than the
-            tokenizer, and then choose otherwise where it has a choice.
-
-    Raises:
-        UsageError: a value is out of its range.
-    """
-    given = {key: value for key, value in locals().items() if key not in ("name", "n")}
-    at = here()
-    for parameter, value in {"name": name, "n": n, **given}.items():
-        _known(value, f"the parameter {parameter} of a gen")
-        if isinstance(value, (list, tuple)):
-            for one in value:
-                _known(one, f"an item of the parameter {parameter} of a gen")
-    for key in logit_bias or ():
-        _known(key, "a token of the logit_bias of a gen")
-    try:
-        with unwatched():  # models of classes are made by code that tries and fails
-            given["json_schema"] = _schema_text(json_schema)
-            _hold_to_type(given)
-        params = gen_params(given)
-        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
-            raise UsageError(f"n is {_shown(n)}", hint="give the number of samples, 1 or more")
-    except LmcError as error:
-        raise error.at(at) from None
-    return GenExpr(_name(name, at), params, at, n)
-
-
-def select(
-    name: str | None = None,
-    choices: Sequence[str] | None = None,
-    *,
-    method: str = "token_length_normalized",
-    temperature: float = 0.0,
-) -> SelectExpr:
-    """The most likely of `choices`, to be appended to a state; it becomes the variable `name`.
-
-    All choices are weighed in one batch, each tokenized by itself after the prompt. Their order has
-    no influence: among equals the one that comes first in code-point order is taken.
-
-    Args:
-        name: of the variable; one is made up if left out.
-        choices: texts, at least one, none empty; equal ones count once, with a warning.
-        method: what makes the score of a choice: "token_length_normalized", the mean
-            log-probability of its tokens; "total_logprob", their sum; "unconditional_normalized",
-            the mean of what the prompt adds to them; or "greedy_token", where the first token
-            decides, among equal ones the next, and so on.
-        temperature: 0 takes the best; above, a choice is drawn with probabilities proportional to
-            exp(score / temperature).
-
-    Raises:
-        UsageError: there are no choices, or a parameter is out of its range.
-    """
-    at = here()
-    _known(name, "the name of a variable")
-    _known(method, "the method of a select")
-    _known(temperature, "the temperature of a select")
-    if choices is not None and not isinstance(choices, str):
-        choices = list(choices)
-    if isinstance(choices, str) or not choices or not all(isinstance(c, str) for c in choices):
-        raise UsageError(
-            f"select() needs a list of texts to choose from, not {_shown(choices)}",
-            at,
-            hint='write select("answer", ["yes", "no"])',
-        )
-    if any(type(c) is str and not c for c in choices):
-        raise UsageError("select() has an empty choice", at, hint="leave it out")
-    try:
-        check_choosing(method, temperature)
-    except UsageError as error:
-        raise error.at(at) from None
-    return SelectExpr(_name(name, at), tuple(choices), method, float(temperature), at)
-
-
-def score(name: str | None = None, text: str | None = None) -> ScoreExpr:
-    """A text to append to a state; the variable `name` is its log-probability there, in nats.
-
-    `meta(name)` of the result has the tokens' own ones. The text is tokenized by itself after the
-    prompt, as the choices of a select are. Score a part of a prompt by appending it this way.
-
-    Args:
-        name: of the variable, a float; one is made up if left out.
-        text: to weigh; the empty text is certain (0.0).
-
-    Raises:
-        UsageError: there is no text.
-    """
-    at = here()
-    _known(name, "the name of a variable")
-    if not isinstance(text, str):
-        raise UsageError(
-            f"score() needs a text to weigh, not {_shown(text)}",
-            at,
-            hint='write score("fit", "a text")',
-        )
-    return ScoreExpr(_name(name, at), text, at)
-
-
-def system(content: object) -> RoleExpr:
-    """A system message, to be appended to a state."""
-    return RoleExpr("system", content, here())
-
-
-def user(content: object) -> RoleExpr:
-    """A user message, to be appended to a state."""
-    return RoleExpr("user", content, here())
-
-
-def assistant(content: object) -> RoleExpr:
-    """An assistant message, to be appended to a state."""
-    return RoleExpr("assistant", content, here())
-
-
-def template(*parts: object) -> Concat:
-    """Texts and primitives in a row, as `+` puts them: constrained gens are matched as one.
-
-    Texts, and gens with a constraint, are one template: their text is matched by one automaton, so
-    that a gen ends where the model prefers the text behind it, and tokens may run over the seams.
-    """
-    items = tuple(item for part in parts for item in _items(part))
-    for item in items:
-        if not isinstance(item, (str, Appendable)):
-            raise UsageError(
-                f"{_shown(item)} cannot be a part of a template",
-                here(),
-                hint="give texts, gen(), select() and messages; write numbers as f-strings",
-            )
-    return Concat(items)
-
-
-def _hold_to_type(given: dict[str, Any]) -> None:
-    """Put the constraint of a gen's type among its parameters.
-
-    Raises:
-        UsageError: it is no type that can be read back, or there is another constraint.
-    """
-    if given["type"] is None:
-        return
-    spec = spec_of(given["type"])
-    given["type"] = None
-    if spec is not None:
-        for other in ("regex", "json_schema", "ebnf", "choices"):
-            if given[other] is not None:
-                raise UsageError(f"type and {other} exclude each other", hint="give one of them")
-        given.update(spec.constraint, type=spec.text)
-
-
-def _schema_text(schema: object) -> str | None:
-    """A JSON schema as JSON text; the order of its properties is kept.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if schema is None or type(schema) is str:
-        return schema
-    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
-        schema = closed(schema.model_json_schema())
-    try:
-        if isinstance(schema, (dict, bool)):
-            return json.dumps(schema)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"the json_schema cannot be written as JSON: {error}") from error
-    raise UsageError(
-        f"json_schema is {_shown(schema)}",
-        hint="give a dictionary, JSON text, or a pydantic model class",
-    )
-
-
-def _name(name: object, at: Location | None) -> str | None:
-    if name is not None and (type(name) is not str or not name):
-        raise UsageError(
-            f"a variable's name must be a text, not {_shown(name)}", at, hint="name it first"
-        )
-    return name
-
-
-def _variable(name: object, at: Location | None) -> str:
-    found = _name(name, at)
-    if found is None:
-        raise UsageError("the variable has no name", at, hint='give one, as in s.var("x")')
-    return found
-
-
-def _copied(value: object, at: Location | None) -> Any:
-    if isinstance(value, (State, Forks, Mark)):
-        raise UsageError(
-            "a prompt state cannot be the value of a variable",
-            at,
-            hint="keep it in a variable of Python",
-        )
-    try:
-        return copied(value)
-    except RecursionError as error:
-        raise UsageError("the value of a variable holds itself", at) from error
-
-
-def _known(value: object, what: str) -> None:
-    """End a trace where a text that is not known yet stands for a parameter."""
-    if is_symbolic(value):
-        value._source.need(f"{what} is not known yet")  # type: ignore[attr-defined]
-
-
-def _items(value: object) -> tuple[object, ...]:
-    return value.items if isinstance(value, Concat) else (value,)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-# ------------------------------------------------------------------------------------ states
 
 
 class State:
@@ -554,7 +128,7 @@ class State:
                 self._append(part, at)
         else:
             raise UsageError(
-                f"{_shown(item)} cannot be appended to a prompt",
+                f"{shown(item)} cannot be appended to a prompt",
                 at,
                 hint="append a text, gen(), select(), a message, or a list of these; "
                 "write numbers as f-strings",
@@ -608,7 +182,7 @@ class State:
     # -- variables
     def __getitem__(self, name: str) -> Any:
         self._check_alive(here())
-        _known(name, "the name of a variable")
+        need_known(name, "the name of a variable")
         if name not in self._variables:
             known = ", ".join(self._variables) or "none yet"
             raise UsageError(
@@ -618,7 +192,7 @@ class State:
 
     def get(self, name: str, default: object = None) -> Any:
         """The variable, or `default` where there is none of that name."""
-        _known(name, "the name of a variable")
+        need_known(name, "the name of a variable")
         return self[name] if name in self._variables else default
 
     def set(self, name: str, value: object) -> None:
@@ -628,11 +202,11 @@ class State:
         """
         at = here()
         self._check_open(at)
-        _known(name, "the name of a variable")
+        need_known(name, "the name of a variable")
         self._variables[_variable(name, at)] = Given(_copied(value, at))
 
     def __contains__(self, name: object) -> bool:
-        _known(name, "the name of a variable")
+        need_known(name, "the name of a variable")
         return name in self._variables
 
     def var(self, name: str) -> Naming:
@@ -641,7 +215,7 @@ class State:
         It is the text of the program and of the model, without the markup of messages.
         """
         at = here()
-        _known(name, "the name of a variable")
+        need_known(name, "the name of a variable")
         return Naming(self, _variable(name, at), at)
 
     def _read(self, ref: Ref) -> Any:
@@ -717,7 +291,7 @@ class State:
         self._check_open(at)
         if not isinstance(mark, Mark):
             raise UsageError(
-                f"reset() takes what mark() gave, not {_shown(mark)}", at, hint="m = s.mark()"
+                f"reset() takes what mark() gave, not {shown(mark)}", at, hint="m = s.mark()"
             )
         if mark.recorder is not self._recorder:
             raise UsageError("reset() to a mark of another run", at, hint="set a mark in this run")
@@ -737,7 +311,7 @@ class State:
         n = self._recorder.known(n, "the number of branches")
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise UsageError(
-                f"fork({_shown(n)}): a fork needs at least one branch", at, hint="give 1 or more"
+                f"fork({shown(n)}): a fork needs at least one branch", at, hint="give 1 or more"
             )
         return Forks(self, [self._copy(i) for i in range(n)])
 
@@ -860,3 +434,23 @@ class State:
         raise UsageError(
             "a prompt state has no truth value", here(), hint='read a variable, as in s["x"]'
         )
+
+
+def _variable(name: object, at: Location | None) -> str:
+    found = checked_name(name, at)
+    if found is None:
+        raise UsageError("the variable has no name", at, hint='give one, as in s.var("x")')
+    return found
+
+
+def _copied(value: object, at: Location | None) -> Any:
+    if isinstance(value, (State, Forks, Mark)):
+        raise UsageError(
+            "a prompt state cannot be the value of a variable",
+            at,
+            hint="keep it in a variable of Python",
+        )
+    try:
+        return copied(value)
+    except RecursionError as error:
+        raise UsageError("the value of a variable holds itself", at) from error
