@@ -1,0 +1,69 @@
+"""Texts cut in pieces have the tokens of the whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, pre_tokenizers
+
+from lmc.runtime import long_texts
+from lmc.runtime.gguf_tokenizer import _steps
+from lmc.runtime.long_texts import LongTexts
+from tests.unit.runtime.tiny_models import byte_level_core, sentencepiece_core
+
+KINDS = ("gpt2", "digits", "llama3", "qwen2", "default")
+
+
+def core_of(kind: str) -> Tokenizer:
+    core = byte_level_core(500)
+    core.pre_tokenizer = pre_tokenizers.Sequence(_steps(kind))
+    return core
+
+
+CORES = {kind: core_of(kind) for kind in KINDS}
+WORDS = st.sampled_from(
+    ["the", " The", " quick", " I'm", "'s", " 're", "\n", "  ", " ", "12345", " 6", "!?", " (a", "é",
+     " zü", "你好", ".", "Hello world", "\t", "'S", " lazy", "dogs", "a", " a", "\u0301", "ſ"]
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(KINDS), st.lists(st.lists(WORDS, max_size=40).map("".join), max_size=4))
+def test_pieces_have_the_tokens_of_the_whole(kind: str, texts: list[str]) -> None:
+    core = CORES[kind]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_texts, "_PIECE", 4)
+        patch.setattr(long_texts, "_KEPT", 60)
+        pieces = LongTexts(core)
+        for text in [*texts, "".join(texts), *texts]:
+            assert pieces.encode(text) == core.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_known_kinds_are_supported(kind: str) -> None:
+    assert LongTexts.supports(CORES[kind])
+
+
+def test_others_are_not() -> None:
+    assert not LongTexts.supports(sentencepiece_core())
+    unknown = byte_level_core(300)
+    unknown.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(".{3}", "isolated"), *_steps("gpt2")]
+    )
+    assert not LongTexts.supports(unknown)
+    joining = byte_level_core(300)
+    joining.add_tokens([AddedToken("New York", normalized=False)])
+    assert not LongTexts.supports(joining)
+
+
+def test_what_is_known_is_not_tokenized_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = CORES["llama3"]
+    pieces = LongTexts(core)
+    prefix = " the quick brown fox" * 100
+    one = pieces.encode(prefix + " one")
+    known = len(pieces._known)
+    two = pieces.encode(prefix + " two")
+    assert len(pieces._known) == known + 1
+    assert one != two
+    assert two == core.encode(prefix + " two", add_special_tokens=False).ids
