@@ -100,6 +100,7 @@ class EngineCore:
             self._vocabulary,
             kv_tokens=self.runner.kv_tokens,
             context_length=self.runner.context_length,
+            most_repeats=self.runner.most_repeats,
             stats=self.stats,
             **self._limits,
         )

@@ -8,7 +8,8 @@ flag) changes what is generated, and everything else (batch, chunks, cache) does
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -64,10 +65,12 @@ class FakeRunner:
         context_length: int = 4096,
         token_bytes: Sequence[bytes | None] | None = None,
         eos_ids: frozenset[int] = frozenset(),
+        most_repeats: int = 1,
     ) -> None:
         self.vocab_size = vocab_size
         self.context_length = context_length
         self.kv_tokens = kv_tokens
+        self.most_repeats = most_repeats
         self.steps = 0
         self._kv: _Words = np.zeros(kv_tokens, np.uint64)  # 0: never written
         self._weights = _mix_all(np.arange(context_length, dtype=np.uint64)) | np.uint64(1)
@@ -86,12 +89,41 @@ class FakeRunner:
         Raises:
             InternalError: a segment reads a slot that was never written, or is malformed.
         """
+        if step.repeats == 1:
+            return self._run(step.segments)
+        first, *later = self._repeated(step)
+        return dataclasses.replace(first, later=later)
+
+    def _repeated(self, step: Step) -> Iterator[Outcome]:
+        """Each pass of a step that is repeated."""
+        segments = [
+            dataclasses.replace(s, slots=s.slots[: s.start + len(s.tokens)]) for s in step.segments
+        ]
+        for number in range(1, step.repeats + 1):
+            outcome = self._run(segments)
+            yield outcome
+            segments = [
+                dataclasses.replace(
+                    segment,
+                    tokens=np.array([token], np.int32),
+                    start=segment.start + 1,
+                    slots=whole.slots[: segment.start + 2],
+                    position=segment.position + 1,
+                )
+                for segment, whole, token in zip(
+                    segments, step.segments, outcome.tokens, strict=True
+                )
+                if number < step.repeats
+            ]
+
+    def _run(self, segments: Sequence[Segment]) -> Outcome:
+        """One pass."""
         self.steps += 1
         tokens: list[int] = []
         logprobs: list[float] = []
         scores: list[tuple[tuple[float, ...], ...]] = []
         tops: list[TopTokens] = []
-        for segment in step.segments:
+        for segment in segments:
             contexts = self._write(segment)
             token, logprob = -1, 0.0
             tops.append(())

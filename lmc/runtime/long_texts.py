@@ -105,5 +105,5 @@ def _is_known(step: dict[str, Any]) -> bool:
     if step["type"] == "Split":
         pattern = step["pattern"].get("Regex")
         known = pattern in _WORDS or pattern in _PARTS
-        return known and step["behavior"] == "Isolated" and not step["invert"]
-    return step["type"] == "Digits"
+        return bool(known and step["behavior"] == "Isolated" and not step["invert"])
+    return bool(step["type"] == "Digits")

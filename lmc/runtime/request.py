@@ -13,6 +13,7 @@ Token keys
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -226,9 +227,10 @@ class Segment:
         tokens: int32, shape (n,), n at least 1.
         start: position of the first of them.
         slots: int32, shape (start + n,): the KV slot of every position up to the last; the last n
-            are written in this step, the others hold the context. Contexts may lie in segments of
-            the same step: a runner stores the new keys and values of all segments before any
-            attention of the layer.
+            are written in this step, the others hold the context. In a step that is repeated, the
+            slots of the tokens drawn meanwhile follow: `repeats - 1` more. Contexts may lie in
+            segments of the same step: a runner stores the new keys and values of all segments
+            before any attention of the layer.
         made: whether these are tokens that a model call made (see the module's text).
         sample: draw the token after the last one, or None.
         position: how many tokens the gen has made so far: the counter of the random draw.
@@ -255,9 +257,16 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward pass over a flat batch of segments."""
+    """One forward pass over a flat batch of segments, or several in a row.
+
+    Attributes:
+        repeats: how many. Each one after the first computes the tokens that the one before has
+            drawn, at the next positions, and draws the next. All segments then have one token, a
+            sample, and nothing else that is wanted.
+    """
 
     segments: tuple[Segment, ...]
+    repeats: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,12 +281,14 @@ class Outcome:
         scores: like `Segment.targets`, their log-probabilities.
         tops: the `Segment.top` most likely tokens of the same distribution; left out if no segment
             wanted any.
+        later: what the repeats of the step gave, in order; may wait for the device.
     """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     scores: tuple[tuple[tuple[float, ...], ...], ...]
     tops: tuple[TopTokens, ...] = ()
+    later: Iterable[Outcome] = field(default=(), compare=False)
 
 
 class Runner(Protocol):
@@ -286,6 +297,7 @@ class Runner(Protocol):
     vocab_size: int
     context_length: int
     kv_tokens: int
+    most_repeats: int  # of a step
 
     def run(self, step: Step) -> Outcome:
         """Compute one step."""

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmc.errors import Cancelled, CapacityError, InternalError, LmcError
+from lmc.errors import Cancelled, CapacityError, InternalError, LmcError, RunError
 from lmc.runtime.job import MOVES, Job, Stage
 from lmc.runtime.kv_memory import KVMemory
 from lmc.runtime.request import GenResult, IntArray, Outcome, Request, Segment, Step
@@ -44,6 +44,7 @@ __all__ = ["Scheduler"]
 _WINDOW = 64  # waiting requests among which the longest cached prefix is looked for
 _OTHERS_SHARE = 0.25  # of a step, for those that came after a long prompt
 _NO_SLOTS: IntArray = np.empty(0, np.int32)
+_REPEATS_BEYOND = 4  # repeats that are made although a request ends before
 _FIRST_ROOM = 64  # tokens that a sequence can grow by before its buffers are moved
 
 
@@ -73,6 +74,7 @@ class Scheduler:
         max_running: int = 64,
         max_overtaken: int = 256,
         headroom: int = 16,
+        most_repeats: int = 1,
         stats: EngineStats | None = None,
     ) -> None:
         """Args:
@@ -82,6 +84,7 @@ class Scheduler:
         max_running: most requests that run at once; never more than `max_batch_tokens`.
         max_overtaken: how many later requests may be admitted before one.
         headroom: slots left for each running request to grow when another is admitted.
+        most_repeats: how often the runner may repeat a step by itself.
         """
         if max_batch_tokens < 1 or max_running < 1 or max_overtaken < 0:
             raise InternalError("a step needs room for at least one token of one request")
@@ -93,6 +96,8 @@ class Scheduler:
         self._batch_tokens = max_batch_tokens
         self._max_running = min(max_running, max_batch_tokens)
         self._headroom = headroom
+        self._most_repeats = most_repeats
+        self._repeats = 1  # of the step that is put together
         self._running: list[Job] = []  # in order of admission
         self._waiting = WaitingQueue(max_overtaken)
         self._arrivals = 0
@@ -160,6 +165,7 @@ class Scheduler:
             raise InternalError("a step was asked for before the last one was finished")
         self._parts, self._segments = [], []
         while True:
+            self._repeats = 1
             if self._build():
                 break
             if self._running:
@@ -169,10 +175,10 @@ class Scheduler:
         if not self._segments:
             return None
         self._flight = self._parts
-        self.stats.model_steps += 1
-        self.stats.computed_tokens += sum(len(s.tokens) for s in self._segments)
+        self.stats.model_steps += self._repeats
+        self.stats.computed_tokens += self._repeats * sum(len(s.tokens) for s in self._segments)
         self.memory.note_peak()
-        return Step(tuple(self._segments))
+        return Step(tuple(self._segments), self._repeats)
 
     def finish(self, step: Step, outcome: Outcome) -> list[Job]:
         """Take the outcome of the step that `next` gave; the jobs that took part in it."""
@@ -181,11 +187,33 @@ class Scheduler:
             raise InternalError("a step was finished that was not under way")
         self._flight = None
         self.memory.settle()
-        for part in flight:
-            if part.job not in self._cancelled:
-                self._take(part, step, outcome)
+        live = [part for part in flight if part.job not in self._cancelled]
+        for part in live:
+            self._take(part, step, outcome, step.repeats - 1)
+        if step.repeats > 1:
+            self._take_later(live, step, outcome.later)
         self._stop_cancelled()
         return [part.job for part in flight]
+
+    def _take_later(self, live: list[_Part], step: Step, outcomes: Iterable[Outcome]) -> None:
+        """Take what the repeats of a step gave; jobs that end meanwhile have no use for the rest.
+
+        What is computed for them beyond their end lies in slots that are free again: nothing that
+        is computed later can be done before it.
+        """
+        ahead = step.repeats - 1
+        try:
+            for outcome in outcomes:
+                ahead -= 1
+                live = [part for part in live if not part.job.ended]
+                for part in live:
+                    self._take(part, step, outcome, ahead)
+        except Exception as cause:  # the runner's, as in `fail`
+            for part in live:
+                if not part.job.ended:
+                    error = RunError(f"a step of the model failed: {cause or type(cause).__name__}")
+                    error.__cause__ = cause
+                    self._abort(part.job, error)
 
     def fail(self, make_error: Callable[[], LmcError], cause: BaseException) -> None:
         """The step raised: its requests fail with the cause, and its KV entries are dropped."""
@@ -227,6 +255,7 @@ class Scheduler:
             wanted = sum(counts)
             if wanted > self.memory.available:
                 return False
+            self._repeats = self._repeats_of(decoding, counts)
             self._place_decodes(decoding, counts)
             budget -= wanted
         prefills = [job for job in self._running if job.stage is Stage.PREFILL]
@@ -261,16 +290,39 @@ class Scheduler:
             counts.append(1 + extra)
         return counts
 
+    def _repeats_of(self, decoding: list[Job], counts: list[int]) -> int:
+        """How often the runner may repeat the step before a decision is needed.
+
+        Only where nobody waits for a place in the next one, and hardly beyond the first end.
+        """
+        more = len(decoding) < len(self._running) or (
+            self._waiting and len(self._running) < self._max_running
+        )
+        if self._most_repeats == 1 or not decoding or more or max(counts) > 1:
+            return 1
+        repeats, first_end = self._most_repeats, self._context
+        for job in decoding:
+            work = job.need_work()
+            if not isinstance(work, GenWork) or job.sequence.placed + 1 < job.sequence.total:
+                return 1
+            repeats = min(repeats, work.ahead(), self._context - job.sequence.total + 1)
+            first_end = min(first_end, work.to_make())
+        repeats = min(
+            repeats, max(first_end, _REPEATS_BEYOND), self.memory.available // len(decoding)
+        )
+        return max(repeats, 1)
+
     def _place_decodes(self, decoding: list[Job], counts: list[int]) -> None:
-        slots = self.memory.take(sum(counts))
+        later = self._repeats - 1
+        slots = self.memory.take(sum(counts) + later * len(decoding))
         at = 0
         for job, count in zip(decoding, counts, strict=True):
             sequence = job.sequence
             start = sequence.placed
-            sequence.place(slots[at : at + count])
-            at += count
-            end = sequence.placed
-            tokens, context = sequence.tokens[start:end], sequence.slots[:end]
+            sequence.place(slots[at : at + count + later])
+            at += count + later
+            end = start + count
+            tokens, context = sequence.tokens[start:end], sequence.slots[: end + later]
             if end == sequence.total:
                 segment = job.need_work().last_segment(tokens, start, context, True)
             else:
@@ -412,11 +464,11 @@ class Scheduler:
 
     # Life
 
-    def _take(self, part: _Part, step: Step, outcome: Outcome) -> None:
-        """Take what a step gave for one job."""
+    def _take(self, part: _Part, step: Step, outcome: Outcome, ahead: int = 0) -> None:
+        """Take what a step gave for one job; `ahead` positions are placed beyond what it gave."""
         job = part.job
         sequence, work = job.sequence, job.need_work()
-        sequence.computed = sequence.placed
+        sequence.computed = sequence.placed - ahead
         if job.stage is Stage.PREFILL and sequence.leased < sequence.computed:
             self.memory.share_last(sequence)
         drawn = False

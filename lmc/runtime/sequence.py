@@ -76,6 +76,8 @@ class TokenSequence:
     def place(self, slots: IntArray) -> None:
         """Give slots to the next positions."""
         end = self.placed + len(slots)
+        if end > len(self.slots):  # tokens that are drawn while a step is repeated
+            self._grow(end)
         self.slots[self.placed : end] = slots
         self.placed = end
 

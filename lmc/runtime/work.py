@@ -112,6 +112,10 @@ STEER_TOKENS = 24
 """With that many tokens left beyond the shortest text, masks begin to lead to an end in time."""
 
 
+AHEAD, AHEAD_OF_LIMIT = 8, 64
+"""Tokens drawn in advance where the text may end at any, and where it goes on to its limit."""
+
+
 class GenWork:
     """Draws tokens until a stop string, an end token, a limit or the constraint ends the text."""
 
@@ -129,6 +133,7 @@ class GenWork:
         self._closing = request.closing
         self._closed = ""  # what of the closing text was left out
         self._stops = frozenset(params.stop_token_ids)
+        self._stoppable = bool(params.stop or params.stop_regex)
         self._ends = frozenset() if params.ignore_eos else vocabulary.eos_ids
         self._never = vocabulary.eos_ids - self._stops if params.ignore_eos else frozenset()
         self._least = params.min_tokens
@@ -173,6 +178,13 @@ class GenWork:
 
     def to_make(self) -> int:
         return self._limit - len(self.made)
+
+    def ahead(self) -> int:
+        """How many tokens may be drawn one after the other before `prepare` is needed again."""
+        waits = self._constraint is not None or self._adjuster is not None or self._top > 0
+        if waits or len(self.made) < self._least:
+            return 1
+        return AHEAD if self._ends or self._stops or self._stoppable else AHEAD_OF_LIMIT
 
     def prepare(self) -> None:
         """Ask the constraint what may come next.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import assume, given, settings
@@ -104,8 +104,15 @@ class Stumbling(FakeRunner):
             raise OSError("the device is gone")
         outcome = super().run(step)
         if how == "at the end":
+            if step.repeats > 1:
+                return replace(outcome, later=self._broken(outcome))
             raise ValueError
         return outcome
+
+    def _broken(self, outcome: Outcome) -> Iterator[Outcome]:
+        """What repeats of a step gave, but for the last."""
+        yield from list(outcome.later)[:-1]
+        raise ValueError
 
 
 @dataclass
@@ -128,9 +135,10 @@ class EngineMachine(RuleBasedStateMachine):
         max_running=st.integers(1, 6),
         max_overtaken=st.integers(0, 4),
         headroom=st.integers(0, 4),
+        repeats=st.sampled_from([1, 1, 3, 9]),
     )
-    def build(self, kv_tokens: int, **limits: int) -> None:
-        self.runner = Stumbling(SIZE, kv_tokens, CONTEXT, TOKEN_BYTES, EOS)
+    def build(self, kv_tokens: int, repeats: int, **limits: int) -> None:
+        self.runner = Stumbling(SIZE, kv_tokens, CONTEXT, TOKEN_BYTES, EOS, repeats)
         self.core = EngineCore(
             self.runner,
             TOKEN_BYTES,
@@ -323,7 +331,7 @@ def test_texts_that_outgrow_the_pool_together_come_out_as_alone(
     temperature: float,
     headroom: int,
 ) -> None:
-    runner = FakeRunner(SIZE, kv_tokens, CONTEXT, TOKEN_BYTES, EOS)
+    runner = FakeRunner(SIZE, kv_tokens, CONTEXT, TOKEN_BYTES, EOS, most_repeats=1 + headroom)
     core = EngineCore(
         runner,
         TOKEN_BYTES,

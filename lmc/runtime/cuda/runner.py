@@ -12,7 +12,8 @@ Not here    the model's launches (`model`), units of attention (`planning`), dra
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ __all__ = ["CudaRunner", "cuda_dtype"]
 
 LOGIT_ROWS = 512  # rows scored at once: bounds the memory of logits
 MASK_ROWS = 4096
+MOST_REPEATS = 16  # of a step: what the CPU does in between is done once for so many tokens
 PLACES = 8192  # partial results of attention that graphs have room for
 TABLE = 1 << 22  # slots of a step that graphs have room for
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
@@ -104,6 +106,7 @@ class CudaRunner:
         self.dtype = cuda_dtype(dtype)
         self.device = torch.device(device)
         self.deterministic = deterministic
+        self.most_repeats = MOST_REPEATS
         self.seconds: dict[str, float] = {"plan": 0.0, "launch": 0.0, "wait": 0.0}
         self._max_rows = max_batch_tokens
         with torch.inference_mode():
@@ -125,6 +128,7 @@ class CudaRunner:
                     f"the device has no room for {self.kv_tokens} KV tokens",
                     hint="give fewer kv_tokens",
                 ) from error
+        self._last: _Answer | None = None
         self._graphs: dict[tuple[int, bool], _Graph] = {}
         self._use_graphs = graphs and self.device.type == "cuda"
         self._memory_pool: Any = None  # torch's own kind of handle
@@ -188,31 +192,61 @@ class CudaRunner:
             InternalError: the step cannot be computed: a token, slot or position out of range.
         """
         start = time.perf_counter()
+        if self._last is not None:
+            self._last.wait()  # all copies of the step before are done
+            self._last = None
+        self._staging.reset()
         with torch.inference_mode():
-            batch = Batch.of(step)
-            self._check(batch)
-            wanted = _Wanted.of(batch)
-            table, sizes, lengths, offsets = _tables(batch)
+            self._check(step)
             try:
-                pending = self._launch(batch, wanted, table, sizes, lengths, offsets)
+                pending = self._launch_all(step)
             except torch.cuda.OutOfMemoryError as error:
                 torch.cuda.empty_cache()
                 raise RunError(
                     "the device has no memory left for this step",
                     hint="give the engine fewer kv_tokens or a smaller max_batch_tokens",
                 ) from error
-            launched = time.perf_counter()
-            self.seconds["launch"] += launched - start
-            outcome = pending.outcome()
-        self.seconds["wait"] += time.perf_counter() - launched
-        self._staging.reset()
-        return outcome
+        self._last = pending[-1].answer
+        self.seconds["launch"] += time.perf_counter() - start
+        outcomes = self._outcomes(pending)
+        first = next(outcomes)
+        return first if step.repeats == 1 else replace(first, later=outcomes)
+
+    def _outcomes(self, pending: list[_Pending]) -> Iterator[Outcome]:
+        for one in pending:
+            start = time.perf_counter()
+            outcome = one.outcome()
+            self.seconds["wait"] += time.perf_counter() - start
+            yield outcome
+
+    def _launch_all(self, step: Step) -> list[_Pending]:
+        """Put everything for a step and its repeats into the device's queue."""
+        batch = _batch_of(step)
+        wanted = _Wanted.of(batch)
+        tables = _Tables.of(step)
+        slots = self._slots(tables)
+        pending: list[_Pending] = []
+        drawn: Tensor | None = None
+        for number in range(step.repeats):
+            if number:
+                batch, wanted = _next(batch, step, number), wanted.next()
+            one, drawn = self._launch(batch, wanted, tables.after(number), slots, drawn)
+            pending.append(one)
+        return pending
+
+    def _slots(self, tables: _Tables) -> Tensor:
+        """The slots of all segments, on the device."""
+        slots = self._table
+        if len(tables.slots) > len(slots):
+            slots = torch.empty(len(tables.slots), dtype=torch.int32, device=self.device)
+        self._staging.copy(tables.slots, slots)
+        return slots
 
     def _launch(
-        self, batch: Batch, wanted: _Wanted, table: IntArray, sizes: npt.NDArray[np.int64],
-        lengths: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64],
-    ) -> _Pending:  # fmt: skip
-        """Put everything for a step into the device's queue."""
+        self, batch: Batch, wanted: _Wanted, tables: _Tables, slots: Tensor,
+        tokens: Tensor | None,
+    ) -> tuple[_Pending, Tensor | None]:  # fmt: skip
+        """Put one pass into the device's queue; `tokens`, if given, instead of the batch's."""
         prepared = []
         for at in range(0, len(wanted.rows), LOGIT_ROWS):
             some = slice(at, at + LOGIT_ROWS)
@@ -220,7 +254,7 @@ class CudaRunner:
                 self._sampler.prepare(wanted.wishes[some], wanted.positions[some], self._staging)
             )
         rows_wanted = self._to_device(wanted.rows)
-        self._forward(batch, table, sizes, lengths, offsets)
+        self._forward(batch, tables, slots, tokens)
         drawn: list[Drawn] = []
         scores: list[Tensor] = []
         tops: list[tuple[Tensor, Tensor]] = []
@@ -237,44 +271,41 @@ class CudaRunner:
                 _greatest(logits[row], drawn[-1].normalizers[row], batch.segments[i].top)
                 for row, i in wanted.with_top(batch, at, at + rows.count)
             ]
-        return _Pending(batch, wanted, _to_host(drawn, scores), tops)
+        pending = _Pending(batch, wanted, _to_host(drawn, scores), tops)
+        return pending, torch.cat([one.tokens for one in drawn]) if drawn else None
 
     def _to_device(self, values: IntArray) -> Tensor:
         target = torch.empty(len(values), dtype=torch.int32, device=self.device)
         self._staging.copy(values, target)
         return target
 
-    def _forward(
-        self, batch: Batch, table: IntArray, sizes: npt.NDArray[np.int64],
-        lengths: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64],
-    ) -> None:  # fmt: skip
+    def _forward(self, batch: Batch, tables: _Tables, slots: Tensor, tokens: Tensor | None) -> None:
         start = time.perf_counter()
         rows = batch.rows
         bucket = next((b for b in self._buckets if b >= rows), None)
-        small = self._use_graphs and len(table) <= TABLE
+        small = self._use_graphs and slots is self._table
         layout = None if bucket is None or not small else self._layout(bucket)
         division = divide(
-            table, offsets, lengths, sizes, self._model.shape(), kv_heads=self.config.kv_heads,
-            window=self.config.sliding_window,
+            tables.slots, tables.offsets, tables.lengths, tables.sizes, self._model.shape(),
+            kv_heads=self.config.kv_heads, window=self.config.sliding_window,
             most_units=1 << 30 if layout is None else layout.narrow_units,
         )  # fmt: skip
         self.seconds["plan"] += time.perf_counter() - start
-        slots = self._table
-        if len(table) > len(slots):
-            slots = torch.empty(len(table), dtype=torch.int32, device=self.device)
-        self._staging.copy(table, slots)
         fits = layout is not None and layout.fits(rows, division) and division.parts <= PLACES
         if fits and bucket is not None:
-            self._replay(bucket, bool(len(division.wide)), batch, division)
+            self._replay(bucket, bool(len(division.wide)), batch, division, tokens)
             return
         layout = Layout.exactly(rows, division)
         buffer = torch.empty(layout.size, dtype=torch.int32, device=self.device)
+        fields = layout.fields(buffer)
         self._bring(layout, buffer, batch, division)
+        if tokens is not None:
+            fields.tokens.copy_(tokens.clamp(min=0))
         if division.parts > len(self._parts):
             self._make_parts(-(-division.parts // PLACES) * PLACES)
             self._graphs.clear()  # they write to the old ones
         self._model.forward(
-            rows, layout.fields(buffer), slots, self._parts, self._weights,
+            rows, fields, slots, self._parts, self._weights,
             (len(division.narrow), len(division.wide)), bool((division.counts != 1).any()),
         )  # fmt: skip
 
@@ -287,12 +318,16 @@ class CudaRunner:
         layout.fill(array, batch.tokens, batch.positions, batch.slots, division, self.kv_tokens)
         buffer.copy_(tensor, non_blocking=True)
 
-    def _replay(self, bucket: int, wide: bool, batch: Batch, division: Division) -> None:
+    def _replay(
+        self, bucket: int, wide: bool, batch: Batch, division: Division, tokens: Tensor | None
+    ) -> None:
         """Compute a small step by a captured graph."""
         graph = self._graphs.get((bucket, wide))
         if graph is None:
             graph = self._graphs[bucket, wide] = self._capture(bucket, wide)
         self._bring(graph.layout, graph.buffer, batch, division)
+        if tokens is not None:  # -1 stands for a row without finite logits
+            graph.fields.tokens[: len(tokens)].copy_(tokens.clamp(min=0))
         graph.graph.replay()
 
     def _capture(self, bucket: int, wide: bool) -> _Graph:
@@ -322,24 +357,31 @@ class CudaRunner:
         self._memory_pool = self._memory_pool or graph.pool()
         return _Graph(layout, buffer, fields, graph)
 
-    def _check(self, batch: Batch) -> None:
-        if batch.rows > self._max_rows:
-            raise InternalError(f"a step of {batch.rows} rows, at most {self._max_rows} fit")
-        for i, s in enumerate(batch.segments):
+    def _check(self, step: Step) -> None:
+        rows = sum(len(s.tokens) for s in step.segments)
+        if not 0 < rows <= self._max_rows:
+            raise InternalError(f"a step of {rows} rows, 1 to {self._max_rows} fit")
+        last = 0
+        for i, s in enumerate(step.segments):
             count = len(s.tokens)
-            if s.start < 0 or len(s.slots) != s.start + count:
+            if s.start < 0 or len(s.slots) != s.start + count + step.repeats - 1:
                 raise InternalError(
                     f"segment {i} of the step is wrong: {count} tokens from {s.start} on, "
                     f"{len(s.slots)} slots"
                 )
             if s.targets and len(s.targets) != count:
                 raise InternalError(f"segment {i} has {len(s.targets)} rows of targets")
-        for name, values, limit in (
-            ("token", batch.tokens, self.vocab_size),
-            ("slot", batch.slots, self.kv_tokens),
-            ("position", batch.positions, self.context_length),
+            if step.repeats > 1 and (count > 1 or s.sample is None or s.targets):
+                raise InternalError(f"segment {i} of a repeated step does not draw one token")
+            last = max(last, len(s.slots))
+        tokens = np.concatenate([s.tokens for s in step.segments])
+        slots = np.concatenate([s.slots[s.start :] for s in step.segments])
+        for name, low, high, limit in (
+            ("token", tokens.min(), tokens.max(), self.vocab_size),
+            ("slot", slots.min(), slots.max(), self.kv_tokens),
+            ("position", 0, last - 1, self.context_length),
         ):
-            if int(values.min()) < 0 or int(values.max()) >= limit:
+            if low < 0 or high >= limit:
                 raise InternalError(f"the step has a {name} outside 0 to {limit - 1}")
 
 
@@ -392,6 +434,10 @@ class _Wanted:
         return _Wanted(
             rows, segments, wishes, positions, np.array(places, np.int32), np.array(ids, np.int32)
         )
+
+    def next(self) -> _Wanted:
+        """The same rows, a token later."""
+        return replace(self, positions=self.positions + 1)
 
     def with_top(self, batch: Batch, low: int, high: int) -> list[tuple[int, int]]:
         """The places from `low` to `high`, less `low`, whose draws want the most likely tokens."""
@@ -512,11 +558,44 @@ def _greatest(logits: Tensor, normalizer: Tensor, count: int) -> tuple[Tensor, T
     return ids[:count], ranked[:count] - normalizer
 
 
-def _tables(
-    batch: Batch,
-) -> tuple[IntArray, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+@dataclass(frozen=True, slots=True)
+class _Tables:
     """Slots of all segments, and of each segment its rows, its slots and where these begin."""
-    sizes = np.array([len(s.tokens) for s in batch.segments], np.int64)
-    lengths = np.array([len(s.slots) for s in batch.segments], np.int64)
-    table = np.concatenate([s.slots for s in batch.segments]).astype(np.int32, copy=False)
-    return table, sizes, lengths, np.cumsum(lengths) - lengths
+
+    slots: IntArray
+    sizes: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(step: Step) -> _Tables:
+        whole = np.array([len(s.slots) for s in step.segments], np.int64)
+        return _Tables(
+            np.concatenate([s.slots for s in step.segments]).astype(np.int32, copy=False),
+            np.array([len(s.tokens) for s in step.segments], np.int64),
+            whole - (step.repeats - 1),
+            np.cumsum(whole) - whole,
+        )
+
+    def after(self, number: int) -> _Tables:
+        """After so many repeats."""
+        return replace(self, lengths=self.lengths + number) if number else self
+
+
+def _batch_of(step: Step) -> Batch:
+    """The first pass of a step."""
+    if step.repeats == 1:
+        return Batch.of(step)
+    return Batch(
+        step.segments,
+        tuple(range(len(step.segments))),
+        np.concatenate([s.tokens for s in step.segments]),
+        np.array([s.start for s in step.segments], np.int32),
+        np.array([s.slots[s.start] for s in step.segments], np.int32),
+    )
+
+
+def _next(batch: Batch, step: Step, number: int) -> Batch:
+    """Repeat `number` of a step; its tokens are known to the device only."""
+    slots = np.array([s.slots[s.start + number] for s in step.segments], np.int32)
+    return replace(batch, positions=batch.positions + np.int32(1), slots=slots)

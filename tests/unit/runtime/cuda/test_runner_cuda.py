@@ -12,7 +12,7 @@ import torch
 from lmc.errors import InternalError, UsageError
 from lmc.runtime.cuda.runner import CudaRunner
 from lmc.runtime.model_runner import ModelRunner
-from lmc.runtime.request import Outcome, Segment, Step
+from lmc.runtime.request import Outcome, Sampling, Segment, Step
 from tests.unit.runtime.random_models import (
     VARIANTS,
     Sequence,
@@ -97,6 +97,34 @@ def test_a_step_that_makes_no_sense_is_refused(device: str) -> None:
     ):
         with pytest.raises(InternalError, match=message):
             gpu.run(Step((wrong,)))
+
+
+def test_a_repeated_step_draws_what_steps_one_by_one_draw(device: str) -> None:
+    gpu = make("llama", device)
+    slots = some_slots(400, seed=3, pool=POOL)
+    samplings = (Sampling(), Sampling(temperature=1.0, seed=5, draw=1))
+    drawn = []
+    for repeats in (4, 1):
+        found: list[list[int]] = [[], []]
+        held = [sequence("llama", 12, 1, slots[:20]), sequence("llama", 20, 2, slots[20:60])]
+        first = gpu.run(Step(tuple(s.piece(len(s.tokens)) for s in held)))
+        tokens = list(first.tokens)
+        for start in range(0, 4, repeats):
+            segments = [
+                Segment(
+                    np.array([token], np.int32), s.done + start,
+                    s.slots[: s.done + start + repeats], True, sample=sampling, position=start + 1,
+                )
+                for s, token, sampling in zip(held, tokens, samplings, strict=True)
+            ]  # fmt: skip
+            outcome = gpu.run(Step(tuple(segments), repeats))
+            for one in (outcome, *outcome.later):
+                tokens = list(one.tokens)
+                for row, token in zip(found, tokens, strict=True):
+                    row.append(token)
+        drawn.append(found)
+    assert drawn[0] == drawn[1]
+    assert len(drawn[0][0]) == 4
 
 
 @pytest.mark.parametrize(("options", "message"), [({"dtype": "int8"}, "dtype is 'int8'")])
