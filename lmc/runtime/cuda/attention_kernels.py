@@ -18,6 +18,49 @@ __all__ = ["attend_units", "combine_parts"]
 
 
 @triton.jit
+def _fold(
+    q, keys, values, table, head, position, at, end, scale, top, whole, state,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, WINDOW: tl.constexpr,
+    BLOCK_N: tl.constexpr, IEEE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Fold a block of positions into the running softmax of some rows."""
+    d = tl.arange(0, BLOCK_D)
+    place = at + tl.arange(0, BLOCK_N)
+    there = place < end
+    if MASKED:
+        slot = tl.load(table + place, mask=there, other=0).to(tl.int64)
+    else:
+        slot = tl.load(table + place).to(tl.int64)
+    where = slot[:, None] * (KV_HEADS * DIM) + head * DIM + d[None, :]
+    if MASKED or BLOCK_D != DIM:
+        inside = there[:, None] & (d < DIM)[None, :]
+        k = tl.load(keys + where, mask=inside, other=0.0)
+        v = tl.load(values + where, mask=inside, other=0.0)
+    else:
+        k = tl.load(keys + where)
+        v = tl.load(values + where)
+    if IEEE:
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    else:
+        scores = tl.dot(q, tl.trans(k)) * scale
+    if MASKED:
+        seen = there[None, :] & (place[None, :] <= position[:, None])
+        if WINDOW > 0:
+            seen = seen & (place[None, :] > position[:, None] - WINDOW)
+        scores = tl.where(seen, scores, float("-inf"))
+    after = tl.maximum(top, tl.max(scores, axis=1))
+    old = tl.exp2(top - after)
+    p = tl.exp2(scores - after[:, None])
+    whole = whole * old + tl.sum(p, axis=1)
+    state = state * old[:, None]
+    if IEEE:
+        state = tl.dot(p.to(v.dtype), v, state, input_precision="ieee")
+    else:
+        state = tl.dot(p.to(v.dtype), v, state)
+    return after, whole, state
+
+
+@triton.jit
 def attend_units(
     qkv, keys, values, out, parts, weights, count, units, lanes, bases, counts, positions, table,
     scale,
@@ -61,31 +104,21 @@ def attend_units(
     top = tl.full((BLOCK_M,), -1e30, tl.float32)
     whole = tl.zeros((BLOCK_M,), tl.float32)
     state = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    for at in range(begin, end, BLOCK_N):
-        place = at + tl.arange(0, BLOCK_N)
-        there = place < end
-        slot = tl.load(table + start + place, mask=there, other=0).to(tl.int64)
-        where = slot[:, None] * (KV_HEADS * DIM) + head * DIM + d[None, :]
-        k = tl.load(keys + where, mask=there[:, None] & inside[None, :], other=0.0)
-        if IEEE:
-            scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        else:
-            scores = tl.dot(q, tl.trans(k)) * scale
-        seen = there[None, :] & (place[None, :] <= position[:, None])
-        if WINDOW > 0:
-            seen = seen & (place[None, :] > position[:, None] - WINDOW)
-        scores = tl.where(seen, scores, float("-inf"))
-        after = tl.maximum(top, tl.max(scores, axis=1))
-        old = tl.exp2(top - after)
-        p = tl.exp2(scores - after[:, None])
-        whole = whole * old + tl.sum(p, axis=1)
-        state = state * old[:, None]
-        v = tl.load(values + where, mask=there[:, None] & inside[None, :], other=0.0)
-        if IEEE:
-            state = tl.dot(p.to(v.dtype), v, state, input_precision="ieee")
-        else:
-            state = tl.dot(p.to(v.dtype), v, state)
-        top = after
+    # whole blocks that all rows see need no masks
+    clear = begin
+    if WINDOW == 0:
+        lowest = tl.min(tl.where(lane < rows, position, 0x7FFFFFFF), axis=0)
+        clear = begin + tl.maximum(tl.minimum(end, lowest + 1) - begin, 0) // BLOCK_N * BLOCK_N
+    for at in range(begin, clear, BLOCK_N):
+        top, whole, state = _fold(
+            q, keys, values, table + start, head, position, at, end, scale, top, whole, state,
+            KV_HEADS, DIM, BLOCK_D, WINDOW, BLOCK_N, IEEE, False,
+        )  # fmt: skip
+    for at in range(clear, end, BLOCK_N):
+        top, whole, state = _fold(
+            q, keys, values, table + start, head, position, at, end, scale, top, whole, state,
+            KV_HEADS, DIM, BLOCK_D, WINDOW, BLOCK_N, IEEE, True,
+        )  # fmt: skip
     seen_any = whole > 0
     whole = tl.where(seen_any, whole, 1.0)
     state = state / whole[:, None]

@@ -67,19 +67,25 @@ def scan_scores(
             if keep_row >= 0:
                 byte = tl.load(keeps + keep_row * VOCABULARY + at, mask=there, other=0)
                 allowed = allowed & (byte != 0)
-        score = x.to(tl.float64)
-        if kind == 2:
+        if kind == 1:
+            plain = tl.where(allowed, x, float("-inf"))
+            best = tl.max(plain, axis=0)
+            first = tl.min(tl.where((plain == best) & allowed, at, 0x7FFFFFFF), axis=0)
+            tl.store(bests + row * PIECES + piece, best.to(tl.float64))
+            tl.store(ids + row * PIECES + piece, first)
+        else:
             low = tl.load(key_words + row * 2).to(tl.uint32, bitcast=True)
             high = tl.load(key_words + row * 2 + 1).to(tl.uint32, bitcast=True)
             word = at.to(tl.uint32) * tl.full((), 0x9E3779B1, tl.uint32) + low
             word = _scramble(_scramble(word) ^ high)
             uniform = (word.to(tl.float64) + 0.5) / 4294967296.0
-            score = score / tl.load(temperatures + row) - tl.log(-tl.log(1.0 - uniform))
-        score = tl.where(allowed, score, float("-inf"))
-        best = tl.max(score, axis=0)
-        first = tl.min(tl.where((score == best) & allowed, at, 0x7FFFFFFF), axis=0)
-        tl.store(bests + row * PIECES + piece, best)
-        tl.store(ids + row * PIECES + piece, first)
+            score = x.to(tl.float64) / tl.load(temperatures + row)
+            score = score - tl.log(-tl.log(1.0 - uniform))
+            score = tl.where(allowed, score, float("-inf"))
+            greatest = tl.max(score, axis=0)
+            at_it = tl.min(tl.where((score == greatest) & allowed, at, 0x7FFFFFFF), axis=0)
+            tl.store(bests + row * PIECES + piece, greatest)
+            tl.store(ids + row * PIECES + piece, at_it)
 
 
 @triton.jit
