@@ -258,6 +258,23 @@ def test_a_table_keeps_only_so_many_rows(gpt2: Vocabulary, monkeypatch: pytest.M
     assert len(matcher._table._steps) <= 3
 
 
+def test_the_same_place_inside_a_text_with_other_keys_behind_it() -> None:
+    single = [bytes([b]) for b in range(256)]
+    vocabulary = words(*single, b'","a":"')
+    long = len(single)
+    matcher = compile("json_schema", {"additionalProperties": {"type": "string"}}, vocabulary)
+    for byte in b'{"b":"x':
+        matcher.advance(byte)
+        matcher.mask()
+    before = matcher.mask()
+    assert before[long]
+    matcher.advance(long)
+    matcher.advance(ord("x"))
+    assert not matcher.mask()[long], "that key is there"
+    assert matcher.mask()[ord("x")]
+    assert before[long], "masks that were handed over stay as they are"
+
+
 def test_only_so_many_arrays_are_kept_and_forgotten_ones_are_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -17,7 +17,7 @@ import tokenizers
 from small_tokenizers import CORPUS, LLAMA_3
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
-from lmc.constraints import Vocabulary, automaton_of
+from lmc.constraints import Automaton, Vocabulary, automaton_of
 from lmc.constraints.machine import DEAD, Machine
 from lmc.constraints.tokenizer import vocabulary_of
 from lmc.constraints.walking import wait_for_kernels
@@ -33,6 +33,7 @@ CONSTRAINTS: list[tuple[str, object]] = [
     ("json_schema", {"type": "string", "maxLength": 60, "pattern": r"^(?:\S+\s+){0,19}\S+$"}),
     ("json_schema", {"type": "string", "maxLength": 90, "pattern": r"^[a-z ]{0,20}[^a]*$"}),
     ("json_schema", {"type": "string", "minLength": 1, "maxLength": 30, "pattern": r"\w{2} \d"}),
+    ("json_schema", {"type": "string", "maxLength": 20, "pattern": r"^(?:e-{14}|[^-e])*$"}),
     ("json_schema", {"properties": {"name": {"type": "string"}, "nano": {"maxLength": 9}}}),
     ("json_schema", {"type": "array", "items": {"type": "string", "maxLength": 30}}),
     ("json_schema", {"enum": [f"{n:b}é" for n in range(300)]}),
@@ -84,17 +85,17 @@ def by_force(machine: Machine, vocabulary: Vocabulary, place: int) -> list[int]:
     return sorted([*allowed, *(vocabulary.eos if machine.accepts(place) else ())])
 
 
-def compare(kind: str, source: object, vocabulary: Vocabulary, steps: int) -> None:
-    machine = automaton_of(kind, source).machine
+def compare(automaton: Automaton, vocabulary: Vocabulary, steps: int) -> None:
+    machine = automaton.machine
     table = vocabulary.table(machine)
     assert table.speller is None
-    rng = random.Random(repr(source))
+    rng = random.Random(automaton.digest)
     assert machine.start is not None
     for _ in range(2):
         place = machine.start
         for _ in range(steps):
             allowed = np.flatnonzero(table.mask(place)).tolist()
-            assert allowed == by_force(machine, vocabulary, place), (source, place)
+            assert allowed == by_force(machine, vocabulary, place), place
             tokens = [t for t in allowed if t not in vocabulary.eos]
             if not tokens:
                 break
@@ -112,7 +113,14 @@ def test_masks_are_those_found_by_force(
     vocabulary = make()
     wait_for_kernels()
     assert len(vocabulary.trie) >= 4096, "so that walks are compiled"
-    compare(kind, source, vocabulary, 9)
+    compare(automaton_of(kind, source), vocabulary, 9)
+
+
+@pytest.mark.parametrize("most", [15, 16, 20, 26, 33, 34, 36, 60, 90])
+def test_lengths_of_the_texts_of_a_pattern_with_ends_far_off(most: int) -> None:
+    wait_for_kernels()
+    texts = automaton_of("regex", r"(?:e-{14}|[^-e])*")
+    compare(texts & automaton_of("regex", f"(?s:.{{0,{most}}})"), qwen_3_cut(), 4)
 
 
 def test_vocabularies_like_large_ones_have_what_is_special_of_them() -> None:
@@ -178,4 +186,4 @@ def test_masks_of_the_real_vocabulary_are_those_found_by_force() -> None:
     )
     wait_for_kernels()
     for kind, source in CONSTRAINTS:
-        compare(kind, source, vocabulary, 2)
+        compare(automaton_of(kind, source), vocabulary, 2)
