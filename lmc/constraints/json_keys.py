@@ -215,18 +215,19 @@ class JsonMatcher(TokenMatcher):
         self._clear: tuple[frozenset[bytes], MaskArray] | None = None
 
     def mask(self) -> MaskArray:
+        # By name: `super()` would make an object, and with it a collection could begin.
         keys = self._keys
         used = keys.used
         if not used:
-            return super().mask()
+            return TokenMatcher.mask(self)
         clear = self._clear
         if clear is not None and keys.key is None and clear[0] is used:
-            row = super().mask()
+            row = TokenMatcher.mask(self)
             if clear[1] is row:
                 return row
         was_on = pause()
         try:
-            return self._without_repeats(super().mask())
+            return self._without_repeats(TokenMatcher.mask(self))
         finally:
             resume(was_on)
 
