@@ -100,7 +100,7 @@ class Stops:
         patterns: the source of each, and its automaton as `automaton_of("stop_regex", source)`.
 
     Attributes:
-        idle: characters met so far with which no stop begins.
+        idle, idle_bytes: characters, and rows of them, met so far in which no stop begins.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class Stops:
         self.stops = tuple(stops)
         self.width = max((stop.width for stop in stops), default=0)
         self.idle: set[str] = set()
+        self.idle_bytes: set[bytes] = set()
 
 
 @lru_cache(maxsize=256)
@@ -129,7 +130,7 @@ class StopSearch:
         name: the pattern that matched; None for a string.
     """
 
-    __slots__ = ("_at", "_before", "_live", "_shared", "begin", "name")
+    __slots__ = ("_at", "_before", "_live", "_quiet", "_shared", "begin", "name")
 
     def __init__(self, stops: Stops) -> None:
         self._shared = stops
@@ -140,6 +141,7 @@ class StopSearch:
             [{} for _ in stop.walkers] for stop in stops.stops
         ]
         self._at = 0
+        self._quiet = not stops.width  # nothing that has come so far may belong to a stop
         self.begin: int | None = None
         self.name: str | None = None
 
@@ -150,15 +152,26 @@ class StopSearch:
 
     def skip(self, text: str, end: int) -> bool:
         """Take a text that ends at `end` if one can see that nothing in it is a part of a stop."""
-        shared = self._shared
-        if shared.width or not shared.idle.issuperset(text) or any(live for (live,) in self._live):
+        if not self._quiet or not self._shared.idle.issuperset(text):
             return False
         self._at = end
         return True
 
+    def skip_bytes(self, raw: bytes, end: int) -> bool:
+        """Like `skip`, for whole characters that were skipped before (`remember`)."""
+        if not self._quiet or raw not in self._shared.idle_bytes:
+            return False
+        self._at = end
+        return True
+
+    def remember(self, raw: bytes) -> None:
+        """These are whole characters that were skipped."""
+        if len(self._shared.idle_bytes) < _REMEMBERED:
+            self._shared.idle_bytes.add(raw)
+
     def feed(self, char: str, end: int) -> bool:
         """Take a character that ends at `end` (in the caller's units); whether the text is over."""
-        shared, idle = self._shared, True
+        shared, idle, quiet = self._shared, True, not self._shared.width
         for stop, walkers in zip(shared.stops, self._live, strict=True):
             for k, live in enumerate(walkers):
                 walker = stop.walkers[k]
@@ -170,6 +183,8 @@ class StopSearch:
                     idle = idle and after == DEAD
                     self._move(stop, walker, moved, after, self._at)
                 walkers[k] = moved
+                quiet = quiet and not moved
+        self._quiet = quiet
         self._at = end
         if shared.width:
             self._before.append(char)

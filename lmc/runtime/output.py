@@ -74,20 +74,30 @@ class TextAssembler:
                 else:
                     self._head = b""
             self._data += raw
-        if self._search is not None and self._cut is None and len(self._ends) >= self._unsearched:
-            self._look(self._search, before)
-        self._ends.append(len(self._data))
+        end = len(self._data)
+        search = self._search
+        if search is not None and self._cut is None and len(self._ends) >= self._unsearched:
+            if raw and self._searched == before and search.skip_bytes(raw, end):
+                self._searched = end
+            else:
+                self._look(search, before, raw)
+        self._ends.append(end)
         return self._cut is not None
 
-    def _look(self, search: StopSearch, before: int) -> None:
+    def _look(self, search: StopSearch, before: int, raw: bytes | None) -> None:
         """Search the whole characters that have not been searched yet."""
         if self._searched is None:
             self._searched = before
             search.start(before)
+        whole = self._searched == before  # no character was open
         for text, ends in _pieces(self._data, self._searched):
             if search.skip(text, ends[-1]):
                 self._searched = ends[-1]
+                if raw and whole and ends[-1] - before == len(raw):
+                    search.remember(raw)
+                whole = False
                 continue
+            whole = False
             for char, end in zip(text, ends, strict=True):
                 self._searched = end
                 if search.feed(char, end):

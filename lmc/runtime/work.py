@@ -135,7 +135,9 @@ class GenWork:
         self._stops = frozenset(params.stop_token_ids)
         self._stoppable = bool(params.stop or params.stop_regex)
         self._ends = frozenset() if params.ignore_eos else vocabulary.eos_ids
-        self._never = vocabulary.eos_ids - self._stops if params.ignore_eos else frozenset()
+        never = vocabulary.eos_ids - self._stops if params.ignore_eos else frozenset()
+        self._banned_always = tuple(sorted(never))
+        self._banned_early = tuple(sorted(never | self._ends | self._stops))
         self._least = params.min_tokens
         self._scored, self._top = params.scored, params.top_logprobs
         head = _open_end(request.keys, vocabulary)
@@ -192,8 +194,8 @@ class GenWork:
         Raises:
             LmcError: nothing may, or the constraint fails.
         """
-        early = self._ends | self._stops if len(self.made) < self._least else frozenset()
-        self._banned = tuple(sorted(self._never | early))
+        early = self._least and len(self.made) < self._least
+        self._banned = self._banned_early if early else self._banned_always
         if self._constraint is None:
             return
         if self._due:
@@ -206,7 +208,7 @@ class GenWork:
             near = room <= self._shortest + STEER_TOKENS
             mask = self._constraint.mask_within(room) if near else self._constraint.mask()
         if early and not _any_but(mask, self._banned):
-            self._banned = tuple(sorted(self._never))  # nothing is left but the end
+            self._banned = self._banned_always  # nothing is left but the end
         if not _any_but(mask, self._banned):
             raise RunError(
                 f"no token is allowed after {self.text.text!r}: the constraint is at a dead end",
@@ -220,12 +222,12 @@ class GenWork:
             start,
             slots,
             made,
-            sample=self._sampling,
-            position=len(self.made),
-            mask=self._mask,
-            banned=self._banned,
-            adjustment=None if self._adjuster is None else self._adjuster.current(),
-            top=self._top,
+            self._sampling,
+            len(self.made),
+            self._mask,
+            self._banned,
+            None if self._adjuster is None else self._adjuster.current(),
+            self._top,
         )
 
     def place_branches(self, sequence: TokenSequence, slots: IntArray) -> list[Segment]:
@@ -302,8 +304,13 @@ class GenWork:
             with _guard():
                 self._constraint.advance(token)
                 finished = self._constraint.is_finished() or self._only_closing_left()
-        with _guard():
+        try:
             stopped = self.text.push(token)
+        except LmcError:
+            raise
+        except Exception as error:  # a pattern must not take the other requests with it
+            problem = f"the search for stops failed: {error or type(error).__name__}"
+            raise RunError(problem) from error
         if stopped:
             self.finish = Finish.STOP
         elif finished:
