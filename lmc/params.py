@@ -12,6 +12,7 @@ from lmc.errors import UsageError
 
 __all__ = [
     "MAX_TOP_LOGPROBS", "SELECT_METHODS", "Constraint", "GenParams", "LogitBias", "check_choosing",
+    "check_top_logprobs",
 ]  # fmt: skip
 
 REASONING = ("<think>", "</think>")
@@ -54,6 +55,15 @@ def check_choosing(method: object, temperature: object) -> None:
             "method='greedy_token' and temperature exclude each other",
             hint="draw by total_logprob or another method",
         )
+
+
+def check_top_logprobs(count: object) -> None:
+    """Check how many of the most likely tokens are wanted.
+
+    Raises:
+        UsageError: it is no number, or above the limit.
+    """
+    _CHECKS["top_logprobs"]("top_logprobs", count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,10 @@ class Select(Instr):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score(Instr):
-    """A model call: the state with `text` appended, and its log-probability there, in nats."""
+    """A model call: the state with `text` appended, and its log-probability there, in nats.
+
+    `top_logprobs` of the most likely tokens are wanted in the place of each.
+    """
 
     op: ClassVar[str] = "score"
     into: Reg
@@ -209,6 +212,7 @@ class Score(Instr):
     state: Reg
     name: str
     text: Operand
+    top_logprobs: int = 0
     priority: int = 0
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from lmc import plan as p
 from lmc.errors import LmcError, PlanError
-from lmc.params import check_choosing
+from lmc.params import check_choosing, check_top_logprobs
 from lmc.textops import HOST_TYPES, PURE
 from lmc.typed import gives
 
@@ -212,6 +212,7 @@ def _select(place: _Place, instr: p.Select) -> tuple[str, ...]:
 def _score(place: _Place, instr: p.Score) -> tuple[str, ...]:
     place.need("the state", instr.state, _STATE)
     place.need("the text", instr.text, _TEXT)
+    check_top_logprobs(instr.top_logprobs)
     return (_STATE, _FLOAT)
 
 

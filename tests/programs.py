@@ -373,7 +373,11 @@ def _typed(s: State, step: Typed, x: str) -> bool:
 
 
 def _score(s: State, step: Score, x: str) -> bool:
-    s += lmc.score(step.name, " is it" if step.form == "word" else _form(step.form, x))
+    s += lmc.score(
+        step.name,
+        " is it" if step.form == "word" else _form(step.form, x),
+        top_logprobs=2 if step.form == "upper" else 0,
+    )
     return False
 
 

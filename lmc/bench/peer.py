@@ -236,7 +236,9 @@ class _Run:
         tokens = [self._peer.tokenizer.encode(choice, first=False) for choice in choices]
         return self._call(state, choices=tokens)
 
-    def score(self, state: _Lazy, name: str, text: str, at: Location | None) -> tuple[_Lazy, _Lazy]:
+    def score(
+        self, state: _Lazy, name: str, text: str, top_logprobs: int, at: Location | None
+    ) -> tuple[_Lazy, _Lazy]:
         raise UsageError("the peer of the benchmarks has no score()", at)
 
     def call(

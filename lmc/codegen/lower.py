@@ -257,6 +257,7 @@ def _score(low: _Lowering, op: lm.Score, results: Results, at: At) -> p.Instr:
         state=low.state(op.state),
         name=op.name,
         text=low.operand(op.text),
+        top_logprobs=op.top_logprobs,
         priority=low.priority(),
         at=at,
     )

@@ -115,7 +115,11 @@ class State:
             self._note_call(name, text, Made(text))
         elif isinstance(item, ScoreExpr):
             self._ref, value = self._recorder.score(
-                self._ref, name := self._named(item.name, "score"), item.text, item.at or at
+                self._ref,
+                name := self._named(item.name, "score"),
+                item.text,
+                item.top_logprobs,
+                item.at or at,
             )
             self._note_call(name, value, item.text)
         elif isinstance(item, RoleExpr):

@@ -287,7 +287,9 @@ class _EagerRecorder:
         )
         return into, text
 
-    def score(self, state: Reg, name: str, text: str, at: Location | None) -> tuple[Reg, Reg]:
+    def score(
+        self, state: Reg, name: str, text: str, top_logprobs: int, at: Location | None
+    ) -> tuple[Reg, Reg]:
         draw, self._calls = self._calls, self._calls + 1
         if draw < len(self._known):
             return self._recall(draw)
@@ -299,6 +301,7 @@ class _EagerRecorder:
                 state=state,
                 name=name,
                 text=Const(str(text)),
+                top_logprobs=top_logprobs,
                 priority=draw,
                 at=at,
             )

@@ -11,7 +11,7 @@ from lmc.errors import LmcError, Location, UsageError
 from lmc.frontend.location import here, unwatched
 from lmc.frontend.parameters import gen_params
 from lmc.frontend.symbolic import is_symbolic
-from lmc.params import GenParams, check_choosing
+from lmc.params import GenParams, check_choosing, check_top_logprobs
 from lmc.typed import closed, spec_of
 
 __all__ = [
@@ -70,6 +70,7 @@ class ScoreExpr(Appendable):
 
     name: str | None
     text: str
+    top_logprobs: int
     at: Location | None
 
 
@@ -223,7 +224,7 @@ def select(
     return SelectExpr(checked_name(name, at), tuple(choices), method, float(temperature), at)
 
 
-def score(name: str | None = None, text: str | None = None) -> ScoreExpr:
+def score(name: str | None = None, text: str | None = None, *, top_logprobs: int = 0) -> ScoreExpr:
     """A text to append to a state; the variable `name` is its log-probability there, in nats.
 
     `meta(name)` of the result has the tokens' own ones. The text is tokenized by itself after the
@@ -232,19 +233,25 @@ def score(name: str | None = None, text: str | None = None) -> ScoreExpr:
     Args:
         name: of the variable, a float; one is made up if left out.
         text: to weigh; the empty text is certain (0.0).
+        top_logprobs: `meta` is to have so many of the most likely tokens in each place, up to 20.
 
     Raises:
-        UsageError: there is no text.
+        UsageError: there is no text, or the number is out of its range.
     """
     at = here()
     need_known(name, "the name of a variable")
+    need_known(top_logprobs, "the parameter top_logprobs of a score")
+    try:
+        check_top_logprobs(top_logprobs)
+    except UsageError as error:
+        raise error.at(at) from None
     if not isinstance(text, str):
         raise UsageError(
             f"score() needs a text to weigh, not {shown(text)}",
             at,
             hint='write score("fit", "a text")',
         )
-    return ScoreExpr(checked_name(name, at), text, at)
+    return ScoreExpr(checked_name(name, at), text, top_logprobs, at)
 
 
 def system(content: object) -> RoleExpr:

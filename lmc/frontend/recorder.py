@@ -46,7 +46,9 @@ class Recorder(Protocol):
         at: Location | None,
     ) -> tuple[Ref, Ref]: ...
 
-    def score(self, state: Ref, name: str, text: str, at: Location | None) -> tuple[Ref, Ref]: ...
+    def score(
+        self, state: Ref, name: str, text: str, top_logprobs: int, at: Location | None
+    ) -> tuple[Ref, Ref]: ...
     def row(self, parts: Sequence[str | Made], at: Location | None) -> Ref:
         """Texts in a row, as a text of its own."""
 

@@ -485,8 +485,10 @@ class _Tracer:
             self._domains[choice] = _Domain(tuple(dict.fromkeys(texts)), exact=True)
         return after, choice
 
-    def score(self, state: Value, name: str, text: str, at: Location | None) -> tuple[Value, Value]:
-        return self._call(Score(state, self._operand(text), name), at)
+    def score(
+        self, state: Value, name: str, text: str, top_logprobs: int, at: Location | None
+    ) -> tuple[Value, Value]:
+        return self._call(Score(state, self._operand(text), name, top_logprobs), at)
 
     def match(
         self,

@@ -197,7 +197,7 @@ def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[A
             draw = draw if temperature else 0
             text = model.select(get(state), options, method, temperature, draw)
             return _made(get(state), text), text
-        case Score(state, text, _):
+        case Score(state, text):
             return _made(get(state), get(text)), model.score(get(state), get(text))
         case Race(_, _, k):
             costs = [sum(_tokens(get(c)) for c in group) for group in node.op.groups()]

@@ -154,9 +154,15 @@ class GenRequest(Request):
 
 @dataclass(slots=True)
 class ScoreRequest(Request):
-    """Log-probabilities of several continuations of one prompt, each a list of token ids."""
+    """Log-probabilities of several continuations of one prompt, each a list of token ids.
+
+    Attributes:
+        continuations: of at least one token each.
+        top: how many of the most likely tokens are wanted at each place.
+    """
 
     continuations: list[list[int]] = field(default_factory=list)
+    top: int = 0
 
 
 @dataclass(slots=True)
@@ -212,11 +218,15 @@ class GenResult:
 
 @dataclass(slots=True)
 class ScoreResult:
-    """Log-probabilities, in nats, of each token of each continuation."""
+    """Log-probabilities, in nats, of each token of each continuation.
+
+    With `ScoreRequest.top`, `tops` has the most likely tokens in the place of each.
+    """
 
     logprobs: list[list[float]]
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    tops: list[list[TopTokens]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -493,7 +493,7 @@ class Scheduler:
                 self.stats.forced_tokens += len(added) - 1
         if work.finished:
             self._complete(job)
-        elif drawn and job.stage is Stage.PREFILL:
+        elif drawn and work.to_make() and job.stage is Stage.PREFILL:
             self._move(job, Stage.DECODE)
 
     def _complete(self, job: Job) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from lmc.runtime.request import (
     IntArray,
     KeyArray,
+    Sampling,
     ScoreRequest,
     ScoreResult,
     Segment,
@@ -30,6 +31,7 @@ class _Branch:
     children: dict[int, _Branch]
     logprob: float = math.nan
     slot: int = -1
+    top: TopTokens = ()  # the most likely tokens in its place
 
     def path_slots(self) -> list[int]:
         """The slots of the tokens from the end of the prompt up to this one."""
@@ -59,6 +61,9 @@ class ScoreWork:
         self._given: set[int] = set()
         self._answered = -1  # branches answered for; the prompt's last row is number 0
         self._prompt = len(request.keys)
+        self._top = request.top
+        # a runner gives the most likely tokens along with a draw after the last row of a segment
+        self._draw = Sampling() if request.top else None
         for tokens in request.continuations:
             level, parent = self._first, None
             for depth, token in enumerate(tokens):
@@ -103,7 +108,9 @@ class ScoreWork:
 
     def last_segment(self, tokens: IntArray, start: int, slots: IntArray, made: bool) -> Segment:
         targets = (*((),) * (len(tokens) - 1), tuple(self._first))
-        segment = Segment(tokens, start, slots, made, targets=targets)
+        segment = Segment(
+            tokens, start, slots, made, sample=self._draw, top=self._top, targets=targets
+        )
         self._asked[id(segment)] = []
         return segment
 
@@ -113,7 +120,7 @@ class ScoreWork:
         chains: list[list[_Branch]] = []
         for branch, slot in zip(batch, slots.tolist(), strict=True):
             branch.slot = slot
-            if chains and chains[-1][-1] is branch.parent:
+            if chains and chains[-1][-1] is branch.parent and not self._top:
                 chains[-1].append(branch)
             else:
                 chains.append([branch])
@@ -128,6 +135,8 @@ class ScoreWork:
                 [sequence.slots[:end], np.array(chain[-1].path_slots(), np.int32)]
             ),
             made=True,
+            sample=self._draw,
+            top=self._top,
             targets=tuple(tuple(branch.children) for branch in chain),
         )
         self._asked[id(segment)] = chain
@@ -141,14 +150,14 @@ class ScoreWork:
         scores: tuple[tuple[float, ...], ...],
         top: TopTokens = (),
     ) -> list[int]:
-        del token, logprob, top
+        del token, logprob
         chain = self._asked.pop(id(segment), None)
         if chain is None:
             return []  # a part of the prompt that nothing is asked about
         levels = [branch.children for branch in chain] or [self._first]
         for level, row in zip(levels, scores[-len(levels) :], strict=True):
             for branch, value in zip(level.values(), row, strict=True):
-                branch.logprob = value
+                branch.logprob, branch.top = value, top
         self._answered += len(levels)
         return []
 
@@ -183,10 +192,12 @@ class ScoreWork:
 
     def result(self, cached_tokens: int) -> ScoreResult:
         logprobs: list[list[float]] = []
+        tops: list[list[TopTokens]] = []
         for tokens in self._continuations:
-            level, values = self._first, []
+            level, way = self._first, []
             for token in tokens:
-                values.append(level[token].logprob)
+                way.append(level[token])
                 level = level[token].children
-            logprobs.append(values)
-        return ScoreResult(logprobs, self._prompt, cached_tokens)
+            logprobs.append([branch.logprob for branch in way])
+            tops.append([branch.top for branch in way])
+        return ScoreResult(logprobs, self._prompt, cached_tokens, tops=tops if self._top else [])

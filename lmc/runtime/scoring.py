@@ -125,6 +125,7 @@ def score(executor: Executor, row: Row, instr: p.Score) -> None:
             prompt_tokens=result.prompt_tokens,
             cached_tokens=result.cached_tokens,
             logprobs=logprobs,
+            top_logprobs=tuple(result.tops[0]) if result.tops else (),
         )
         executor.set(row, instr.into.index, state.after_choice(tokens, text))
         executor.set(row, instr.into_value.index, math.fsum(logprobs))
@@ -133,6 +134,9 @@ def score(executor: Executor, row: Row, instr: p.Score) -> None:
         done(ScoreResult([[]], len(state.keys)))
         return
     request = ScoreRequest(
-        keys=state.keys, priority=(row.order, instr.priority), continuations=[tokens]
+        keys=state.keys,
+        priority=(row.order, instr.priority),
+        continuations=[tokens],
+        top=instr.top_logprobs,
     )
     submit(executor, row, request, done, call=instr.into_value.index)

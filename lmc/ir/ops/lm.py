@@ -10,7 +10,7 @@ from lmc.errors import IRError, UsageError
 from lmc.ir.attributes import read_attribute, suggestion, written
 from lmc.ir.core import Effect, Op, Operand, Value, check_type
 from lmc.ir.types import FLOAT, INT, STATE, TEXT, Type
-from lmc.params import SELECT_METHODS, GenParams, check_choosing
+from lmc.params import SELECT_METHODS, GenParams, check_choosing, check_top_logprobs
 
 __all__ = [
     "EDGES", "Extend", "Gen", "Match", "Prefill", "Race", "Release", "Role", "Score", "Select",
@@ -239,6 +239,7 @@ class Score(Op):
     state: Value
     text: Operand
     name: str
+    top_logprobs: int = 0
 
     def result_types(self) -> tuple[Type, ...]:
         return (STATE, FLOAT)
@@ -249,6 +250,10 @@ class Score(Op):
     def verify(self) -> None:
         check_type(self, "the state", self.state, STATE)
         check_type(self, "the text", self.text, TEXT)
+        try:
+            check_top_logprobs(self.top_logprobs)
+        except UsageError as error:
+            raise IRError(f"lm.score: {error.problem}", hint=error.hint) from error
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,7 @@ def test_duplicates_are_merged_with_a_warning(  # B-60
         ),
         (lambda: lmc.score("a", 3), "score.. needs a text to weigh, not 3"),
         (lambda: lmc.score("a"), "needs a text"),
+        (lambda: lmc.score("a", "b", top_logprobs=21), "top_logprobs is 21"),
         (lambda: lmc.score("", "text"), "name must be a text"),
     ],
 )
@@ -187,13 +188,51 @@ def test_scoring_a_long_prompt_twice_gives_the_same(fake: lmc.Engine) -> None:  
     @lmc.jit
     def p(s: State, x: str) -> None:
         s += "."
-        s += lmc.score("fit", x)
+        s += lmc.score("fit", x, top_logprobs=2)
 
     first, second = (p.run(x=prompt) for _ in range(2))
     assert first.to_json() == second.to_json()
     assert len(meta(first, "fit").logprobs) == len(meta(first, "fit").token_ids) > 32
-    with lmc.Engine("fake", max_batch_tokens=3) as small:
+    with lmc.Engine("fake", max_batch_tokens=3, kv_tokens=100) as small:
         assert p.run(x=prompt, engine=small).to_json() == first.to_json()
+        for out in p.run_batch([{"x": prompt}, {"x": prompt[::-1]}, {"x": prompt}], engine=small):
+            assert out.error is None
+        assert out.to_json() == first.to_json()
+
+
+def test_the_most_likely_tokens_in_each_place(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += x
+        s += lmc.score("plain", " is it so")
+        s += lmc.score("fit", " is it so", top_logprobs=3)
+        s += lmc.gen("next", max_tokens=1, top_logprobs=1)
+
+    for x in ("a", "b c"):
+        out = both(p, x=x)
+        found = meta(out, "fit")
+        assert len(found.top_logprobs) == len(found.token_ids) == len(found.logprobs) > 3
+        for token, logprob, top in zip(
+            found.token_ids, found.logprobs, found.top_logprobs, strict=True
+        ):
+            assert len(top) == 3
+            assert [value for _, value in top] == sorted((v for _, v in top), reverse=True)
+            assert dict(top).get(token, logprob) == logprob <= top[0][1]
+        assert meta(out, "plain").top_logprobs == ()
+        assert "top_logprobs" in out.to_json()["meta"]["fit"]
+
+    @lmc.jit
+    def greedy(s: State, x: str) -> None:
+        s += x
+        branch = s.copy()
+        branch += lmc.gen("a", max_tokens=1, ignore_eos=True, logprobs=True)
+        s += lmc.score("fit", branch["a"], top_logprobs=1)
+
+    out = greedy.run(x="cat")
+    assert meta(out, "fit").top_logprobs[0][0] == (
+        meta(out, "fit").token_ids[0],
+        meta(out, "fit").logprobs[0],
+    )
 
 
 def test_the_empty_text_is_certain(fake: lmc.Engine) -> None:
