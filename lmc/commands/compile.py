@@ -175,9 +175,14 @@ def _write_artifact(path: Path, program: Program, compiled: Compiled, model: str
 def _ends(graph: Graph) -> Iterator[str]:
     """Warnings: where an artifact cannot go on, because it has no source to run eagerly."""
     from lmc.commands.report import advice
-    from lmc.ir.ops import Resume
+    from lmc.ir.ops import HostCall, Resume
 
     for node in graph.walk():
+        if isinstance(node.op, HostCall):
+            yield (
+                f"warning: the artifact does not hold the tool {node.op.fn}()\n"
+                f"  hint: give it to lmc.load(..., tools=[{node.op.fn}])"
+            )
         if isinstance(node.op, Resume):
             yield (
                 f"warning: the artifact cannot go on from {node.at or 'an unknown line'}: "

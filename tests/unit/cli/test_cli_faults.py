@@ -418,6 +418,27 @@ def test_a_later_row_that_ends_the_process(invoke: Invoke, write: Write) -> None
 # ------------------------------------------------------------------------------ artifacts
 
 
+def test_an_artifact_without_its_tools_is_warned_of(invoke: Invoke, write: Write) -> None:
+    write(
+        "p.py",
+        """
+        import lmc
+
+        @lmc.tool
+        def ask(x: str) -> str:
+            return x
+
+        @lmc.jit
+        def p(s, x: str):
+            s += ask(x) + ask("b")
+        """,
+    )
+    result = invoke("compile", "p.py", "-o", "p.lmc")
+    assert result.stderr.count("warning: the artifact does not hold the tool ask()") == 1
+    failed = invoke("run", "p.lmc", "--arg", "x=a", "--model", "fake", code=2)
+    assert "calls the tool ask(), which an artifact cannot hold (p.py:" in failed.stderr
+
+
 def test_an_artifact_that_needs_its_source_is_warned_of(
     invoke: Invoke, write: Write, tmp_path: Path
 ) -> None:
