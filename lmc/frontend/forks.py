@@ -279,12 +279,18 @@ class Forks(Sequence["State"]):
             if column[0].kind == "text" and not (
                 type(held[0]) is str and all(type(h) is str and h == held[0] for h in held)
             ):
-                picked = self._pick(index, [_said(one) for one in held], at)
-                text = Made(picked) if type(index) is not int else held[index]
-                log = Entry(log, "text", text)
+                log = Entry(log, "text", self._picked_text(index, held, at))
             else:
                 log = Entry(log, column[0].kind, held[0])
         return log
+
+    def _picked_text(
+        self, index: Any, held: Sequence[str | Made], at: Location | None
+    ) -> str | Made:
+        if type(index) is int:
+            return held[index]
+        said = [one.ref if isinstance(one, Made) else Given(one) for one in held]
+        return Made(self._parent._recorder.held(self._pick(index, said, at), at))
 
     def _append_again(self, branch: State, at: Location | None) -> None:
         """Append to the parent what a branch appended."""
@@ -319,11 +325,6 @@ class Forks(Sequence["State"]):
             branch._closed = place
             if for_good:
                 branch._life.end(place)
-
-
-def _said(held: str | Made) -> Variable:
-    """A piece of text as a variable would hold it."""
-    return held.ref if isinstance(held, Made) else Given(held)
 
 
 def _majority(ballots: list[Any], at: Location | None) -> Any:

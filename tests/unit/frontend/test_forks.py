@@ -482,6 +482,15 @@ def test_the_messages_of_the_winner(fake: lmc.Engine) -> None:
     assert out.value[0] == {"role": "user", "content": "Q 1"}
     assert compiles(alike, x="Q")
 
+    @lmc.jit
+    def one(s: State, x: str) -> Any:
+        (f,) = forks = s.fork(1)
+        f += lmc.user(f"{x}!")
+        return forks.first().messages()
+
+    assert both(one, x="Q").value == [{"role": "user", "content": "Q!"}]
+    assert compiles(one, x="Q")
+
     def unlike(s: State) -> Any:
         forks = s.fork(2)
         forks += [lmc.user("a"), lmc.assistant("b")]
