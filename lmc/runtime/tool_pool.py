@@ -99,6 +99,7 @@ class ToolPool:
         self._slots: dict[int, asyncio.Semaphore] = {}
         self._running: set[ToolCall] = set()
         self._idle: list[queue.SimpleQueue[Callable[[], None] | None]] = []
+        self._workers: list[queue.SimpleQueue[Callable[[], None] | None]] = []
 
     def start(self, call: ToolCall, done: Callable[[Any], None]) -> None:
         """Run a call; `done` gets its result, or a `ToolError`."""
@@ -146,9 +147,8 @@ class ToolPool:
             if tasks:
                 loop.run_until_complete(asyncio.wait(tasks, timeout=CLOSING))
             loop.run_until_complete(loop.shutdown_asyncgens())
-        for worker in self._idle:
+        for worker in self._workers:  # those that are busy end after what they do
             worker.put(None)
-        self._idle.clear()
         loop.close()
 
     def _begin(self, call: ToolCall, done: Callable[[Any], None]) -> None:
@@ -250,6 +250,7 @@ class ToolPool:
                 except RuntimeError:  # the loop is closed
                     return
 
+        self._workers.append(tasks)
         threading.Thread(target=run, name="lmc-tool", daemon=True).start()
         return tasks
 

@@ -518,6 +518,21 @@ def test_a_row_that_ends_gives_up_its_tools(fake: lmc.Engine) -> None:
     assert cancelled.wait(10)
 
 
+def test_closing_an_engine_ends_its_threads() -> None:
+    before = set(threading.enumerate())
+
+    @lmc.jit
+    def p(s: State, x: str) -> Any:
+        return [lmc.call(plain, x), double(len(x)), double(len(x) + 1)]
+
+    for _ in range(5):
+        with lmc.Engine("fake") as engine:
+            p.run_batch([{"x": "a"}, {"x": "b"}], engine=engine)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive(), thread.name
+
+
 def test_closing_an_engine_does_not_wait_for_its_tools() -> None:
     go_on, started = threading.Event(), threading.Event()
 
