@@ -356,7 +356,11 @@ def _select(s: State, step: Select, x: str) -> bool:
 
 def _typed(s: State, step: Typed, x: str) -> bool:
     s += lmc.gen(
-        step.name, step.max_tokens, type=TYPES[step.type], temperature=0.9, jump_forward=x != ""
+        step.name,
+        step.max_tokens,
+        type=TYPES[step.type],
+        temperature=0.9,
+        jump_forward=step.max_tokens % 2 == 0,
     )
     if step.use == "nothing":
         return False
