@@ -81,4 +81,7 @@ def compile(
     """
     from lmc.constraints.tokenizer import vocabulary_of
 
-    return matcher_of(automaton_of(kind, source, **options), vocabulary_of(tokenizer))
+    automaton = automaton_of(kind, source, **options)
+    vocabulary = vocabulary_of(tokenizer)
+    vocabulary.prepare()
+    return matcher_of(automaton, vocabulary)

@@ -37,6 +37,7 @@ DEAD = -1
 UNKNOWN = -2
 _WIDE_LOOP = 12  # bytes; of fewer characters so few tokens are made that a walk is as fast
 FAR = 256  # bytes; hardly any vocabulary has longer tokens
+_MOST_AT_ONCE = 100_000  # terms that are made with a machine; more are made when met
 _MOST_SEARCHED = 200_000  # states looked at to find out whether anything can match
 
 
@@ -81,6 +82,7 @@ class Machine:
         self._loop_names: dict[int, int] = {}
         self._indices: dict[int, npt.NDArray[np.int64]] = {}
         self.start = self._number(first) * self.nodes if self._is_live(first) else None
+        self._derivatives.arena.make_bodies(_MOST_AT_ONCE)
 
     def __del__(self) -> None:
         if hasattr(self, "_derivatives"):

@@ -21,6 +21,7 @@ Source      Brzozowski, Derivatives of Regular Expressions, 1964; Owens, Reppy a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 
 from lmc.constraints.alphabet import Alphabet
@@ -120,6 +121,20 @@ class Arena:
 
     def __len__(self) -> int:
         return len(self._made)
+
+    def make_bodies(self, most: int) -> None:
+        """Make the bodies of rules now, and not when they are first met inside a mask.
+
+        Args:
+            most: terms; when there are so many, the rest is left for later.
+        """
+        done = 0
+        while done < len(self._made) < most:
+            new = list(itertools.islice(self._made.values(), done, None))
+            done += len(new)
+            for term in new:
+                if isinstance(term, _Rule) and len(self._made) < most:
+                    _ = term.body
 
     def dissolve(self) -> None:
         """Take its terms apart, which hold each other: so that they go without a collection.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +40,15 @@ def byte_alphabet() -> dict[str, int]:
     return {chr(b): b for b in printable} | {chr(0x100 + n): b for n, b in enumerate(hidden)}
 
 
+_BESIDE = ("generation_config.json", "config.json", "tokenizer_config.json")
+_FILES = ("tokenizer.json", *_BESIDE)
+_REMEMBERED = 8
+_known: OrderedDict[tuple[object, ...], tuple[object, Vocabulary]] = OrderedDict()
+_lock = threading.Lock()
+
+
 def vocabulary_of(tokenizer: object) -> Vocabulary:
-    """The vocabulary of a tokenizer.
+    """The vocabulary of a tokenizer; the last few are remembered, with all that was made for them.
 
     Args:
         tokenizer: the path of a `tokenizer.json` (or of the folder it is in), a
@@ -51,6 +60,41 @@ def vocabulary_of(tokenizer: object) -> Vocabulary:
     """
     if isinstance(tokenizer, Vocabulary):
         return tokenizer
+    key = _key(tokenizer)
+    with _lock:
+        known = _known.get(key)
+        if known is None:
+            # the tokenizer is kept, so that its identity is not given to another one
+            known = _known[key] = (tokenizer, _made(tokenizer))
+            while len(_known) > _REMEMBERED:
+                _known.popitem(last=False)
+        _known.move_to_end(key)
+    return known[1]
+
+
+def _key(tokenizer: object) -> tuple[object, ...]:
+    """What tells tokenizers apart: the file as it is now, or the object and its size."""
+    if isinstance(tokenizer, str | Path):
+        path = Path(tokenizer)
+        files = [path, *(path / n for n in _FILES)] if path.is_dir() else [path]
+        files += [path.parent / n for n in _FILES]
+        return (str(path.absolute()), *map(_state, files))
+    size = getattr(tokenizer, "get_vocab_size", None)
+    try:
+        return id(tokenizer), size() if size else len(tokenizer)  # type: ignore[arg-type]
+    except TypeError:
+        return (id(tokenizer),)
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _made(tokenizer: object) -> Vocabulary:
     import tokenizers
 
     eos: set[int] = set()
@@ -83,7 +127,7 @@ def vocabulary_of(tokenizer: object) -> Vocabulary:
 def _ends_beside(path: Path, inner: tokenizers.Tokenizer) -> set[int]:
     """End tokens named in the files that lie beside a `tokenizer.json`."""
     found: set[int | None] = set()
-    for name in ("generation_config.json", "config.json", "tokenizer_config.json"):
+    for name in _BESIDE:
         try:
             data = json.loads((path.parent / name).read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -108,6 +108,13 @@ class Vocabulary:
         """The trie of all tokens that are text."""
         return _build(self.token_bytes)
 
+    def prepare(self) -> None:
+        """Make beforehand what the first masks would wait for; costs a second at most, once."""
+        from lmc.constraints.walking import prepare_kernels
+
+        prepare_kernels(self.trie)
+        _ = self.sizes, self.byte_tokens, self.all_bytes
+
     @cached_property
     def digest(self) -> str:
         """A name of its tokens and end tokens, the same in every process."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "kernels_ready",
     "places_after",
+    "prepare_kernels",
     "slice_by",
     "wait_for_kernels",
     "walk",
@@ -446,6 +447,12 @@ class _Kernels:
 
 _kernels = _Kernels()
 wait_for_kernels = _kernels.wait
+
+
+def prepare_kernels(trie: Trie) -> None:
+    """Wait until walks of this trie are compiled, if they are to be."""
+    if len(trie) >= _COMPILE_FROM:
+        _kernels.wait()
 
 
 def kernels_ready(trie: Trie) -> bool:

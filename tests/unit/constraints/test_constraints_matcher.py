@@ -546,3 +546,18 @@ def test_a_large_budget_changes_nothing(gpt2: Vocabulary) -> None:
     assert spelled(matcher) >= {b"a", b"b"}
     row = matcher.mask_within(1)
     assert {gpt2.token_bytes[t] for t in np.flatnonzero(row)} <= {b"b", b"ab", b"aab"}
+
+
+def test_the_vocabulary_of_a_tokenizer_is_made_once(tmp_path: Path) -> None:
+    made = tokenizers.Tokenizer.from_str(byte_level("gpt2").to_str())
+    assert vocabulary_of(made) is vocabulary_of(made)
+    path = tmp_path / "tokenizer.json"
+    made.save(str(path))
+    first = vocabulary_of(path)
+    assert vocabulary_of(str(path)) is first
+    assert first is not vocabulary_of(made)
+    assert first.eos == (0, 2)
+    (tmp_path / "config.json").write_text('{"eos_token_id": 1}')  # another end token
+    assert vocabulary_of(path).eos == (1,)
+    made.add_tokens(["more"])
+    assert len(vocabulary_of(made)) == len(first) + 1
