@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from lmc.ir.core import Program as Graph
     from lmc.runtime.eager_row import EagerRow
     from lmc.runtime.feed import Feed
-    from lmc.runtime.host_calls import Memo, RowTools
+    from lmc.runtime.host_calls import Memo
     from lmc.runtime.results import KnownCall, RowResult
-    from lmc.runtime.tool_pool import HostFunction
 
 __all__ = [
     "Called",
@@ -322,13 +321,6 @@ def _memo() -> Memo:
     return Memo()
 
 
-def _tools(memo: Memo, functions: Mapping[str, HostFunction]) -> RowTools:
-    """The tools of a row that starts now."""
-    from lmc.runtime.host_calls import RowTools
-
-    return RowTools(dict(functions), memo)
-
-
 @dataclass
 class _CompiledJob:
     """Rows as plans."""
@@ -380,7 +372,7 @@ class _CompiledJob:
             resume=resume,
             deadline=self.deadline,
             stream=stream,
-            tools=_tools(self.memo, compiled.program.tools),
+            tools=self.memo.tools_of_row(compiled.program.tools),
         ).cancel
 
     def close(self) -> None:
@@ -426,7 +418,7 @@ class _EagerJob:
             index=index,
             deadline=self._deadline,
             stream=stream,
-            tools=_tools(self._memo, {}),
+            tools=self._memo.tools_of_row({}),
         )
         future.add_done_callback(lambda finished: done(finished.result()))
         with run_defaults(self._options.defaults):
@@ -527,7 +519,7 @@ class _LoadedJob:
             done=done,
             deadline=self.deadline,
             stream=stream,
-            tools=_tools(self.memo, self.tools),
+            tools=self.memo.tools_of_row(self.tools),
         ).cancel
 
     def close(self) -> None:

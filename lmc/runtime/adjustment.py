@@ -8,7 +8,7 @@ penalty are taken away, and the bias is added (as in OpenAI's interface). All in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -54,7 +54,7 @@ class Adjuster:
     """The adjustment of one gen, which changes with each token that it makes."""
 
     def __init__(
-        self, params: GenParams, bias: Iterable[tuple[int, float]], prompt: npt.NDArray[np.int64]
+        self, params: GenParams, bias: Collection[tuple[int, float]], prompt: npt.NDArray[np.int64]
     ) -> None:
         """Args:
         params: with the penalties.
@@ -76,10 +76,11 @@ class Adjuster:
         self._place = {token: place for place, token in enumerate(first.tolist())}
         self._made: dict[int, int] = {}
 
-    @property
-    def active(self) -> bool:
-        """Whether it ever changes anything."""
-        return self._penalizes or bool(self._bias)
+    @staticmethod
+    def wanted(params: GenParams, bias: Collection[tuple[int, float]]) -> bool:
+        """Whether these parameters and this bias ever change anything."""
+        penalties = params.frequency_penalty or params.presence_penalty
+        return bool(penalties or bias) or params.repetition_penalty != 1
 
     def add(self, token: int) -> None:
         """A token was made."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,10 @@ class Memo:
 
     known: dict[Hashable, tuple[HostFunction, Any]] = field(default_factory=dict)
     running: dict[Hashable, _Shared] = field(default_factory=dict)
+
+    def tools_of_row(self, functions: Mapping[str, HostFunction]) -> RowTools:
+        """The tools of a row of the run, which is started now and here."""
+        return RowTools(dict(functions), self)
 
     def start(
         self, key: Hashable, call: ToolCall, executor: Executor, done: Done

@@ -144,9 +144,9 @@ class GenWork:
         self.text = TextAssembler(
             vocabulary.token_bytes, _stops_of(request), head, params.min_tokens
         )
-        self._adjuster: Adjuster | None = Adjuster(params, request.bias, tokens_of(request.keys))
-        if not self._adjuster.active:
-            self._adjuster = None
+        self._adjuster: Adjuster | None = None
+        if Adjuster.wanted(params, request.bias):
+            self._adjuster = Adjuster(params, request.bias, tokens_of(request.keys))
         self.made: list[int] = []
         self.logprobs: list[float] = []
         self.tops: list[TopTokens] = []

@@ -26,7 +26,9 @@ def adjusted(made: list[int], bias: dict[int, float], **options: float) -> list[
 
 
 def test_nothing_is_changed_without_a_reason() -> None:
-    assert not Adjuster(GenParams(), (), np.array([1, 2])).active
+    assert not Adjuster.wanted(GenParams(), ())
+    assert Adjuster.wanted(GenParams(), ((1, 0.5),))
+    assert Adjuster.wanted(GenParams(presence_penalty=0.5), ())
     assert adjusted([3, 3], {}) == LOGITS.tolist()
 
 
