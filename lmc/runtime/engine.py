@@ -16,10 +16,22 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
 from lmc.runtime.job import Job
-from lmc.runtime.request import GenResult, KeyArray, Request, Runner, ScoreResult, Step
+from lmc.runtime.request import (
+    Flight,
+    GenResult,
+    KeyArray,
+    Outcome,
+    Request,
+    Runner,
+    ScoreResult,
+    Step,
+)
 from lmc.runtime.scheduler import Scheduler
 from lmc.runtime.stats import EngineStats
 from lmc.runtime.work import GenWork, Vocabulary
@@ -30,6 +42,20 @@ _log = logging.getLogger("lmc.engine")
 
 OnDone = Callable[[GenResult | ScoreResult | LmcError | None], None]
 OnText = Callable[[str], None]
+Given = TypeVar("Given")
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The outcome of a runner that computes at once."""
+
+    _outcome: Outcome
+
+    def ready(self) -> bool:
+        return True
+
+    def outcome(self) -> Outcome:
+        return self._outcome
 
 
 class Handle:
@@ -94,6 +120,11 @@ class EngineCore:
         self._deltas: deque[Handle] = deque()
         self._scheduler = self._new_scheduler()
         self._closed = False
+        self._start: Callable[[Step], Flight] = getattr(runner, "start", None) or self._run_now
+        self._flight: tuple[Step, Flight] | None = None
+
+    def _run_now(self, step: Step) -> Flight:
+        return _Done(self.runner.run(step))
 
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(
@@ -145,8 +176,16 @@ class EngineCore:
         """Empty the cache, except for what running requests hold."""
         self._scheduler.memory.forget()
 
+    @property
+    def computing(self) -> bool:
+        """Whether a step is under way whose outcome `step` would wait for."""
+        return self._flight is not None and not self._flight[1].ready()
+
     def step(self) -> bool:
         """Compute one step and hand over what ended; returns whether there was anything to do.
+
+        If the runner can compute while other things are done, a call either starts a step or takes
+        what came of the one before. Requests may be submitted and cancelled in between.
 
         An exception of the runner fails the requests of its step; a fault in the bookkeeping fails
         all of them. Only exceptions that are no `Exception` (Ctrl-C), and those that callbacks
@@ -163,30 +202,41 @@ class EngineCore:
 
     def _compute(self) -> None:
         scheduler = self._scheduler
-        begin = time.perf_counter()
-        step = scheduler.next()
-        scheduled = time.perf_counter()
-        self.stats.seconds["schedule"] += scheduled - begin
-        if step is not None:
-            self._run(step, scheduled)
+        if self._flight is None:
+            begin = time.perf_counter()
+            step = scheduler.next()
+            self.stats.seconds["schedule"] += time.perf_counter() - begin
+            if step is not None:
+                flight = self._runner_gives(partial(self._start, step))
+                self._flight = None if flight is None else (step, flight)
+                if flight is not None and not isinstance(flight, _Done):
+                    return
+        if self._flight is not None:
+            (step, flight), self._flight = self._flight, None
+            outcome = self._runner_gives(flight.outcome)
+            if outcome is not None:
+                self._take(step, outcome)
         if self._check:
             scheduler.audit()
 
-    def _run(self, step: Step, scheduled: float) -> None:
-        """Have the runner compute a step, and take what it gives."""
-        seconds, scheduler = self.stats.seconds, self._scheduler
+    def _runner_gives(self, call: Callable[[], Given]) -> Given | None:
+        """What the runner gives; None if it failed, and with it the requests of the step."""
+        start = time.perf_counter()
         try:
-            outcome = self.runner.run(step)
+            return call()
         except Exception as error:  # a runner may raise anything
             problem = f"a step of the model failed: {error or type(error).__name__}"
-            scheduler.fail(lambda: RunError(problem), error)
-            return
+            self._scheduler.fail(lambda: RunError(problem), error)
+            return None
         except BaseException as error:
-            scheduler.fail(lambda: Cancelled("the run was interrupted"), error)
+            self._scheduler.fail(lambda: Cancelled("the run was interrupted"), error)
             raise
         finally:
-            computed = time.perf_counter()
-            seconds["model"] += computed - scheduled
+            self.stats.seconds["model"] += time.perf_counter() - start
+
+    def _take(self, step: Step, outcome: Outcome) -> None:
+        """Take what a step gave."""
+        seconds, scheduler, computed = self.stats.seconds, self._scheduler, time.perf_counter()
         for job in scheduler.finish(step, outcome):
             handle = self._handles.get(job)
             if handle is not None and handle._on_text is not None and not job.ended:
@@ -221,6 +271,7 @@ class EngineCore:
             error.__cause__ = cause
             return error
 
+        self._flight = None
         self._scheduler.abandon(self._handles, make_error)
         ended = self._scheduler.ended
         self._scheduler = self._new_scheduler()
@@ -245,6 +296,8 @@ class EngineCore:
         if self._closed:
             return
         self._closed = True
+        if self._flight is not None:
+            self.step()
         for handle in list(self._handles.values()):
             self.cancel(handle)
         self._deliver()

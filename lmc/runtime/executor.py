@@ -42,6 +42,7 @@ __all__ = ["Executor", "RowHandle"]
 
 _log = logging.getLogger("lmc.executor")
 
+GLANCE = 0.0003  # seconds between looks whether a device is done, while nothing else comes
 MAX_RESUMED = 64  # threads that run the rest of a program eagerly, at most
 
 
@@ -193,6 +194,8 @@ class Executor:
                 self._wake.wait(self._until_deadline())
                 if self._deadlines and self._deadlines[0][0] <= time.monotonic():
                     break
+            if not self._inbox and not self._closed and self.core.computing:
+                self._wake.wait(GLANCE)
             calls, self._inbox = self._inbox, deque()
             closing = self._closed
         try:
@@ -200,7 +203,7 @@ class Executor:
                 calls.popleft()()
             self._expire()
             self._drain()
-            if self.core.has_work:
+            if self.core.has_work and not self.core.computing:
                 self.core.step()
                 self._drain()
             if self.races:

@@ -27,6 +27,7 @@ from lmc.runtime.adjustment import Adjustment
 __all__ = [
     "Constraint",
     "Finish",
+    "Flight",
     "GenRequest",
     "GenResult",
     "IntArray",
@@ -301,8 +302,22 @@ class Outcome:
     later: Iterable[Outcome] = field(default=(), compare=False)
 
 
+class Flight(Protocol):
+    """A step that a device computes meanwhile."""
+
+    def ready(self) -> bool:
+        """Whether `outcome` would not wait."""
+
+    def outcome(self) -> Outcome:
+        """Wait for the step; raises what `Runner.run` would. Called once."""
+
+
 class Runner(Protocol):
-    """Computes steps and decides nothing: the device's side of the engine."""
+    """Computes steps and decides nothing: the device's side of the engine.
+
+    A runner may have a method `start(step) -> Flight` as well; then other things are done while the
+    device computes.
+    """
 
     vocab_size: int
     context_length: int

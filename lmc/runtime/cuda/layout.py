@@ -19,7 +19,10 @@ __all__ = ["Fields", "Layout"]
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Views of a buffer, on the device: see `planning.Division` and `row_kernels`."""
+    """Views of a buffer on the device, and how many rows units have.
+
+    See `planning.Division` and `row_kernels`.
+    """
 
     narrow_count: torch.Tensor
     wide_count: torch.Tensor
@@ -32,6 +35,8 @@ class Fields:
     narrow_lanes: torch.Tensor
     wide: torch.Tensor
     wide_lanes: torch.Tensor
+    narrow_rows: int
+    wide_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ class Layout:
         for size in self._sizes():
             views.append(buffer[at : at + size])
             at += -(-size // 4) * 4
-        return Fields(*views)
+        return Fields(*views, narrow_rows=self.narrow_rows, wide_rows=self.wide_rows)  # type: ignore[arg-type]
 
     def fill(
         self,

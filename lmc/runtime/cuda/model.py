@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -179,14 +178,13 @@ class DeviceModel:
         )  # fmt: skip
         self._kv = [(layer[0], layer[1]) for layer in pool]
 
-    def shape(self) -> Shape:
-        """How the attention of a step is cut into units."""
+    def shape(self, *, small: bool) -> Shape:
+        """How the attention of a step is cut into units; small steps have units of fewer rows."""
         if self.fixed:
             rows = max(1, FIXED_ROWS // self._lane_heads)
             return Shape(rows, rows, tile=FIXED_TILE, fixed=True)
-        return Shape(
-            narrow=max(1, 16 // self._lane_heads), wide=max(1, 128 // self._lane_heads), tile=64
-        )
+        lanes = 64 if small else 128
+        return Shape(narrow=max(1, 16 // self._lane_heads), wide=max(1, lanes // self._lane_heads))
 
     # Computing
 
@@ -261,25 +259,21 @@ class DeviceModel:
         self, units: int, wide: bool, keys: Tensor, values: Tensor, parts: Tensor,
         weights: Tensor, fields: Fields, table: Tensor,
     ) -> None:  # fmt: skip
-        config, shape = self.config, self.shape()
-        rows = shape.wide if wide else shape.narrow
-        lanes = rows * self._lane_heads
-        options: dict[str, Any] = {"num_warps": 4, "num_stages": 3}
-        if wide and not self.fixed:
-            options = {"num_warps": 8, "num_stages": 3}
-        if self._ieee:
-            options["num_stages"] = 1
+        config = self.config
+        lanes = fields.wide_lanes if wide else fields.narrow_lanes
+        of_unit = fields.wide_rows if wide else fields.narrow_rows
+        stages = 1 if self._ieee else 3 if wide else 2
         attend_units[(config.kv_heads, units)](
             self._qkv, keys, values, self._attended, parts, weights,
             fields.wide_count if wide else fields.narrow_count,
             fields.wide if wide else fields.narrow,
-            fields.wide_lanes if wide else fields.narrow_lanes,
-            fields.bases, fields.counts, fields.positions, table,
+            lanes, fields.bases, fields.counts, fields.positions, table,
             math.log2(math.e) / math.sqrt(config.head_dim), HEADS=config.heads,
             KV_HEADS=config.kv_heads, GROUP=self._group, LANE_HEADS=self._lane_heads,
             DIM=config.head_dim, BLOCK_D=max(16, _power(config.head_dim)),
-            WINDOW=config.sliding_window or 0, ROWS=rows, BLOCK_M=max(16, lanes), BLOCK_N=64,
-            IEEE=self._ieee, **options,
+            WINDOW=config.sliding_window or 0, ROWS=of_unit,
+            BLOCK_M=max(16, of_unit * self._lane_heads), BLOCK_N=64, IEEE=self._ieee, num_warps=4,
+            num_stages=stages,
         )  # fmt: skip
 
     def _product(self, x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None) -> None:

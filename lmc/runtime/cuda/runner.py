@@ -29,7 +29,7 @@ from lmc.runtime.cuda.model import DeviceModel, row_bytes
 from lmc.runtime.cuda.planning import Division, divide
 from lmc.runtime.cuda.sampler import DeviceSampler, Drawn
 from lmc.runtime.cuda.staging import Staging
-from lmc.runtime.request import IntArray, Outcome, Step, TopTokens
+from lmc.runtime.request import Flight, IntArray, Outcome, Step, TopTokens
 from lmc.runtime.sampler import Wish
 
 __all__ = ["CudaRunner", "cuda_dtype"]
@@ -185,12 +185,16 @@ class CudaRunner:
     # A step
 
     def run(self, step: Step) -> Outcome:
-        """Compute one step.
+        """Compute one step, and wait for its first pass.
 
         Raises:
             RunError: the model gave numbers that are not finite, or the device is out of memory.
             InternalError: the step cannot be computed: a token, slot or position out of range.
         """
+        return self.start(step).outcome()
+
+    def start(self, step: Step) -> Flight:
+        """Put a step into the device's queue; raises like `run`, apart from what numbers are."""
         start = time.perf_counter()
         if self._last is not None:
             self._last.wait()  # all copies of the step before are done
@@ -208,9 +212,7 @@ class CudaRunner:
                 ) from error
         self._last = pending[-1].answer
         self.seconds["launch"] += time.perf_counter() - start
-        outcomes = self._outcomes(pending)
-        first = next(outcomes)
-        return first if step.repeats == 1 else replace(first, later=outcomes)
+        return _Started(pending, self._outcomes(pending))
 
     def _outcomes(self, pending: list[_Pending]) -> Iterator[Outcome]:
         for one in pending:
@@ -271,7 +273,7 @@ class CudaRunner:
                 _greatest(logits[row], drawn[-1].normalizers[row], batch.segments[i].top)
                 for row, i in wanted.with_top(batch, at, at + rows.count)
             ]
-        pending = _Pending(batch, wanted, _to_host(drawn, scores), tops)
+        pending = _Pending(batch, wanted, _to_host(drawn, scores, self.device), tops)
         return pending, torch.cat([one.tokens for one in drawn]) if drawn else None
 
     def _to_device(self, values: IntArray) -> Tensor:
@@ -286,8 +288,9 @@ class CudaRunner:
         small = self._use_graphs and slots is self._table
         layout = None if bucket is None or not small else self._layout(bucket)
         division = divide(
-            tables.slots, tables.offsets, tables.lengths, tables.sizes, self._model.shape(),
-            kv_heads=self.config.kv_heads, window=self.config.sliding_window,
+            tables.slots, tables.offsets, tables.lengths, tables.sizes,
+            self._model.shape(small=layout is not None), kv_heads=self.config.kv_heads,
+            window=self.config.sliding_window,
             most_units=1 << 30 if layout is None else layout.narrow_units,
         )  # fmt: skip
         self.seconds["plan"] += time.perf_counter() - start
@@ -310,7 +313,7 @@ class CudaRunner:
         )  # fmt: skip
 
     def _layout(self, bucket: int) -> Layout:
-        shape = self._model.shape()
+        shape = self._model.shape(small=True)
         return Layout(bucket, 2 * bucket + 256, bucket + 256, shape.narrow, shape.wide)
 
     def _bring(self, layout: Layout, buffer: Tensor, batch: Batch, division: Division) -> None:
@@ -336,7 +339,7 @@ class CudaRunner:
         fields = layout.fields(buffer)
         fields.slots.fill_(self.kv_tokens)
         units = (layout.narrow_units, layout.wide_units if wide else 0)
-        if self._model.shape().fixed:
+        if self.deterministic:
             units = (0, layout.wide_units)
 
         def compute() -> None:
@@ -472,9 +475,10 @@ class _Answer:
             self.ready.synchronize()
 
 
-def _to_host(drawn: list[Drawn], scores: list[Tensor]) -> _Answer | None:
+def _to_host(drawn: list[Drawn], scores: list[Tensor], device: torch.device) -> _Answer:
     if not drawn:
-        return None
+        nothing = torch.empty(3, 0, dtype=torch.int32)
+        return _Answer(nothing, None, _event() if device.type == "cuda" else None)
     rows = [
         torch.cat([d.tokens for d in drawn]),
         torch.cat([d.logprobs for d in drawn]).view(torch.int32),
@@ -490,9 +494,30 @@ def _to_host(drawn: list[Drawn], scores: list[Tensor]) -> _Answer | None:
     if asked is not None:
         held_scores = torch.empty(asked.shape, dtype=torch.float32, pin_memory=True)
         held_scores.copy_(asked, non_blocking=True)
-    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    ready.record()
-    return _Answer(held, held_scores, ready)
+    return _Answer(held, held_scores, _event())
+
+
+def _event() -> torch.cuda.Event:
+    """Comes when all that is in the device's queue is done."""
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+@dataclass(slots=True)
+class _Started:
+    """A step that was started; a `Flight`."""
+
+    pending: list[_Pending]
+    outcomes: Iterator[Outcome]
+
+    def ready(self) -> bool:
+        ready = self.pending[0].answer.ready
+        return ready is None or bool(ready.query())  # type: ignore[no-untyped-call]
+
+    def outcome(self) -> Outcome:
+        first = next(self.outcomes)
+        return first if len(self.pending) == 1 else replace(first, later=self.outcomes)
 
 
 @dataclass(slots=True)
@@ -501,7 +526,7 @@ class _Pending:
 
     batch: Batch
     wanted: _Wanted
-    answer: _Answer | None
+    answer: _Answer
     tops: list[tuple[Tensor, Tensor]]
 
     def outcome(self) -> Outcome:
@@ -510,33 +535,29 @@ class _Pending:
         count = len(batch.segments)
         tokens, logprobs = [-1] * count, [0.0] * count
         scores: list[list[tuple[float, ...]]] = [[()] * len(s.targets) for s in batch.segments]
-        if self.answer is None:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-        else:
-            self.answer.wait()
-            numbers = self.answer.numbers.numpy()
-            normalizers = numbers[2].view(np.float32)
-            if not np.isfinite(normalizers).all():
-                culprit = wanted.segments[int(np.flatnonzero(~np.isfinite(normalizers))[0])][0]
-                raise RunError(
-                    f"the model's scores are not finite (segment {culprit} of the step)",
-                    hint="the weights may be damaged; or try dtype='float32'",
-                )
-            values = numbers[1].view(np.float32).tolist()
-            found = numbers[0].tolist()
-            for (i, _), wish, token, value in zip(
-                wanted.segments, wanted.wishes, found, values, strict=True
-            ):
-                if wish is not None:
-                    if token < 0:
-                        raise InternalError("a mask allows no token at all")
-                    tokens[i], logprobs[i] = token, value
-            if self.answer.scores is not None:
-                asked = iter(self.answer.scores.tolist())
-                for i, r in wanted.segments:
-                    if batch.segments[i].targets and batch.segments[i].targets[r]:
-                        scores[i][r] = tuple(next(asked) for _ in batch.segments[i].targets[r])
+        self.answer.wait()
+        numbers = self.answer.numbers.numpy()
+        normalizers = numbers[2].view(np.float32)
+        if not np.isfinite(normalizers).all():
+            culprit = wanted.segments[int(np.flatnonzero(~np.isfinite(normalizers))[0])][0]
+            raise RunError(
+                f"the model's scores are not finite (segment {culprit} of the step)",
+                hint="the weights may be damaged; or try dtype='float32'",
+            )
+        values = numbers[1].view(np.float32).tolist()
+        found = numbers[0].tolist()
+        for (i, _), wish, token, value in zip(
+            wanted.segments, wanted.wishes, found, values, strict=True
+        ):
+            if wish is not None:
+                if token < 0:
+                    raise InternalError("a mask allows no token at all")
+                tokens[i], logprobs[i] = token, value
+        if self.answer.scores is not None:
+            asked = iter(self.answer.scores.tolist())
+            for i, r in wanted.segments:
+                if batch.segments[i].targets and batch.segments[i].targets[r]:
+                    scores[i][r] = tuple(next(asked) for _ in batch.segments[i].targets[r])
         return Outcome(
             tuple(tokens),
             tuple(logprobs),
