@@ -24,6 +24,8 @@ class Fields:
     See `planning.Division` and `row_kernels`.
     """
 
+    narrow_rows: int
+    wide_rows: int
     narrow_count: torch.Tensor
     wide_count: torch.Tensor
     tokens: torch.Tensor
@@ -35,8 +37,6 @@ class Fields:
     narrow_lanes: torch.Tensor
     wide: torch.Tensor
     wide_lanes: torch.Tensor
-    narrow_rows: int
-    wide_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Layout:
         for size in self._sizes():
             views.append(buffer[at : at + size])
             at += -(-size // 4) * 4
-        return Fields(*views, narrow_rows=self.narrow_rows, wide_rows=self.wide_rows)  # type: ignore[arg-type]
+        return Fields(self.narrow_rows, self.wide_rows, *views)
 
     def fill(
         self,
