@@ -119,7 +119,7 @@ class CudaRunner:
             self._sampler = DeviceSampler(config.vocab_size, rows, MASK_ROWS, self.device)
             self._staging = Staging(1 << 22, self.device)
             self._table = torch.zeros(TABLE, dtype=torch.int32, device=self.device)
-            self._make_parts(PLACES)
+            self._parts = self._more_parts = self._make_parts(PLACES)
             self.kv_tokens = self._kv_room() if kv_tokens is None else kv_tokens
             try:
                 self._model.make_pool(self.kv_tokens + 1)
@@ -139,10 +139,13 @@ class CudaRunner:
                     for wide in (True,) if deterministic else (False, True):
                         self._graphs[bucket, wide] = self._capture(bucket, wide)
 
-    def _make_parts(self, places: int) -> None:
+    def _make_parts(self, places: int) -> tuple[Tensor, Tensor]:
+        """Room for partial results of attention, and for their weights."""
         config = self.config
-        self._parts = torch.zeros(places, config.heads, config.head_dim, device=self.device)
-        self._weights = torch.zeros(places, config.heads, device=self.device)
+        return (
+            torch.zeros(places, config.heads, config.head_dim, device=self.device),
+            torch.zeros(places, config.heads, device=self.device),
+        )
 
     def _kv_room(self) -> int:
         """Tokens that the free memory can hold."""
@@ -177,7 +180,7 @@ class CudaRunner:
     def close(self) -> None:
         """Free the device's memory; the runner cannot be used afterwards."""
         self._graphs.clear()
-        for name in ("_model", "_sampler", "_logits", "_parts", "_weights", "_table"):
+        for name in ("_model", "_sampler", "_logits", "_parts", "_more_parts", "_table"):
             self.__dict__.pop(name, None)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -304,11 +307,10 @@ class CudaRunner:
         self._bring(layout, buffer, batch, division)
         if tokens is not None:
             fields.tokens.copy_(tokens.clamp(min=0))
-        if division.parts > len(self._parts):
-            self._make_parts(-(-division.parts // PLACES) * PLACES)
-            self._graphs.clear()  # they write to the old ones
+        if division.parts > len(self._more_parts[0]):  # graphs keep the ones that they have
+            self._more_parts = self._make_parts(-(-division.parts // PLACES) * PLACES)
         self._model.forward(
-            rows, fields, slots, self._parts, self._weights,
+            rows, fields, slots, *self._more_parts,
             (len(division.narrow), len(division.wide)), bool((division.counts != 1).any()),
         )  # fmt: skip
 
@@ -343,9 +345,7 @@ class CudaRunner:
             units = (0, layout.wide_units)
 
         def compute() -> None:
-            self._model.forward(
-                bucket, fields, self._table, self._parts, self._weights, units, combine=True
-            )
+            self._model.forward(bucket, fields, self._table, *self._parts, units, combine=True)
 
         current = torch.cuda.current_stream()
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from lmc.errors import InternalError, UsageError
+from lmc.runtime.cuda import model as cuda_model
+from lmc.runtime.cuda import runner as cuda_runner
 from lmc.runtime.cuda.runner import CudaRunner
 from lmc.runtime.model_runner import ModelRunner
 from lmc.runtime.request import Outcome, Sampling, Segment, Step
@@ -84,6 +86,24 @@ def test_deterministic_rows_do_not_depend_on_chunks_or_company(device: str) -> N
                 segments = (other.piece(min(9, count - other.done)), *segments)
             got.append(scores(gpu.run(Step(segments)), len(segments) - 1))
         assert (np.concatenate(got) == expected).all()
+
+
+def test_more_partial_results_than_there_was_room_for(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long step whose attention is cut in many units, then a small one, then the long one."""
+    monkeypatch.setattr(cuda_model, "FIXED_TILE", 16)
+    slots = some_slots(400, seed=1, pool=POOL)
+    results = []
+    for places in (4096, 16):
+        monkeypatch.setattr(cuda_runner, "PLACES", places)
+        gpu = make("llama", device, deterministic=True)
+        one = sequence("llama", 40, 1, slots[:60])
+        two = sequence("llama", 20, 2, slots[60:100])
+        outcomes = [gpu.run(Step((s.piece(len(s.tokens) - 2, every=EVERY),))) for s in (one, two)]
+        outcomes += [gpu.run(Step((s.piece(1, every=EVERY),))) for s in (one, two)]
+        results.append(np.concatenate([scores(outcome) for outcome in outcomes]))
+    assert (results[0] == results[1]).all()
 
 
 def test_a_step_that_makes_no_sense_is_refused(device: str) -> None:
