@@ -131,7 +131,8 @@ class _Round:
             case Extend():
                 return self.extend(op, node.results[0])
             case Pick(Const(int(index)), items):
-                return items[index]
+                # one name for both would be used after its release
+                return op if {node.results[0], items[index]} & self.fixed else items[index]
             case Pure(_, args) if all(isinstance(arg, Const) for arg in args):
                 return _folded(op)
             case Pure("text.concat", args):
