@@ -153,7 +153,8 @@ def _divide(
                 m = group[i]
                 # segments of many rows read their slots once for many rows as they are
                 whole = begin + tile <= lengths[m] and (fixed or 2 * sizes[m] <= wide_rows)
-                at[i] = table[offsets[m] + begin] if whole else -1 - i
+                # the last slot of the next tile: where it is the same, so is the tile
+                at[i] = table[offsets[m] + begin + tile - 1] if whole else -1 - i
             order = np.argsort(at, kind="mergesort")
             group[:] = group[order]
             at = at[order]
@@ -179,11 +180,7 @@ def _divide(
                         else:
                             above = middle - 1
                     shared = below
-                shared *= tile
-                if shared == 0:  # alike in their first slots only: each by itself
-                    j = i + 1
-                else:
-                    end = begin + shared
+                end = begin + shared * tile
             first = len(kept)
             kept.extend([group[n] for n in range(i, j)])
             spans.append((first, len(kept), begin, end))
@@ -206,11 +203,13 @@ def _divide(
             rows = 0
             for n in range(first, last):
                 rows += sizes[kept[n]]
-            count, kind = (rows + wide_rows - 1) // wide_rows, 1
-            if rows <= narrow_rows:
-                count, kind = 1, 0
-            positions[kind] += count * (end - begin)
-            chunks[kind] += count
+            whole, rest = rows // wide_rows, rows % wide_rows
+            positions[1] += whole * (end - begin)
+            chunks[1] += whole
+            if rest > 0:
+                kind = 0 if rest <= narrow_rows else 1
+                positions[kind] += end - begin
+                chunks[kind] += 1
         for kind in range(2):
             piece = (positions[kind] + units_wanted - 1) // units_wanted
             piece = max(piece, least)

@@ -91,6 +91,28 @@ def test_rows_see_each_position_once(
                     assert own[p] == by_offset[offset, p]
 
 
+def test_prefixes_of_prefixes_are_read_once() -> None:
+    """Branches that part inside of a tile share what comes after with their own kind only."""
+    slots = iter(range(10_000))
+
+    def some(count: int) -> np.ndarray:
+        return np.array([next(slots) for _ in range(count)], np.int32)
+
+    tables = []
+    trunk = some(100)
+    for _ in range(2):
+        branch = np.concatenate([trunk, some(100)])
+        tables += [np.concatenate([branch, some(20)]) for _ in range(3)]
+    lengths = np.array([len(t) for t in tables])
+    division = divide(
+        np.concatenate(tables), np.cumsum(lengths) - lengths, lengths, np.ones(6, np.int64),
+        Shape(2, 8, tile=64, blocks=2, least=1024), kv_heads=2,
+    )  # fmt: skip
+    runs = sorted((rows, begin, end) for rows, _, begin, end in division.wide.tolist())
+    assert runs == [(3, 64, 192), (3, 64, 192), (6, 0, 64)]
+    assert division.narrow[:, 2:].tolist() == [[192, 220]] * 6
+
+
 def test_a_shared_prefix_is_read_once() -> None:
     prefix = np.arange(256, dtype=np.int32)
     tables = [np.append(prefix, 1000 + i).astype(np.int32) for i in range(8)]
