@@ -8,8 +8,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import lmc
+
+settings.register_profile("lmc", deadline=None)  # machines are shared: times say little
+settings.load_profile("lmc")
 
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; read when triton is imported

@@ -31,8 +31,16 @@ class Closer:
         self._costs: dict[int, int] = {}
         self._most: dict[int, int] = {}
 
-    def cost(self, place: int) -> int:
-        """How many tokens the tokenizer makes of the shortest text from `place`."""
+    def cost(self, place: int, most: int | None = None) -> int:
+        """How many tokens the tokenizer makes of the shortest text from `place`.
+
+        Where that is more than `most` whatever they are, the text is not written out (it may have
+        a million characters) and its length in bytes is given.
+        """
+        if most is not None:
+            least = self.machine.least_bytes(place)
+            if least > most * self.vocabulary.trie.longest:
+                return least
         known = self._costs.get(place)
         if known is None:
             state, node = divmod(place, self.machine.nodes)
@@ -63,7 +71,7 @@ class Closer:
             return row
         near = np.flatnonzero(bounds >= tokens).tolist()
         for i in near:
-            bounds[i] = min(int(bounds[i]), self.cost(int(reached[i])))
+            bounds[i] = min(int(bounds[i]), self.cost(int(reached[i]), tokens))
         allowed = bounds < tokens
         if not allowed.any() and not self.machine.accepts(place):
             allowed = bounds == bounds.min()

@@ -80,13 +80,17 @@ def settled(vocabulary: Vocabulary, forced: Forced, path: Path) -> tuple[int, ..
     return forced.tokens  # the tokenizer would not have cut so before: there is nothing to keep to
 
 
-def forced_text(machine: Machine, place: int) -> tuple[str, int]:
-    """The only text that can follow, as far as there is only one, and the place after it."""
+def forced_text(machine: Machine, place: int, longest: int = _LONGEST) -> tuple[str, int]:
+    """The only text that can follow, as far as there is only one, and the place after it.
+
+    Args:
+        longest: characters that are looked ahead at most.
+    """
     state, node = divmod(place, machine.nodes)
     if node:
         return "", place
     text: list[str] = []
-    while len(text) < _LONGEST and not machine.accepts(state * machine.nodes):
+    while len(text) < longest and not machine.accepts(state * machine.nodes):
         targets = list(machine.targets(state))
         if len(targets) != 1:
             break

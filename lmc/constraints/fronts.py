@@ -32,6 +32,10 @@ def automaton_of(kind: str, source: object, **options: object) -> Automaton:
         raise ConstraintError(
             f"this constraint is too large: {error.problem}", hint=error.hint
         ) from None
+    except RecursionError:
+        raise ConstraintError(
+            f"the {kind} is nested too deeply", hint="take groups apart, or write them in a row"
+        ) from None
 
 
 def _regex(source: object) -> Automaton:

@@ -69,9 +69,14 @@ class TokenMatcher:
             return self._table.nothing
         return self._table.mask_within(self._place, tokens)
 
-    def shortest_tokens(self) -> int:
-        """How many tokens the tokenizer makes of the shortest text from here."""
-        return 0 if self._ended else self._table.closer.cost(self._place)
+    def shortest_tokens(self, most: int | None = None) -> int:
+        """How many tokens the tokenizer makes of the shortest text from here.
+
+        Args:
+            most: where it is clear without counting that there are more, some number above `most`
+                is given; so a caller with a budget does not wait for what cannot fit.
+        """
+        return 0 if self._ended else self._table.closer.cost(self._place, most)
 
     def advance(self, token: int) -> None:
         """Take a token.
@@ -99,9 +104,12 @@ class TokenMatcher:
         """
         return [] if self._ended else list(self._table.forced(self._place, self._path))
 
-    def remaining(self) -> str | None:
-        """The only text that can follow, if nothing can come after it; None if there are more."""
-        return "" if self._ended else self._table.remaining(self._place)
+    def remaining(self, most: int) -> str | None:
+        """The only text that can follow, if nothing can come after it.
+
+        None if there are more, or if it has more than `most` bytes.
+        """
+        return "" if self._ended else self._table.remaining(self._place, most)
 
     def is_complete(self) -> bool:
         """Whether the text so far matches: an end token is allowed."""

@@ -72,7 +72,7 @@ class TokenTable:
         self.size = 0  # bytes of the rows that are kept, about, without their arrays
         self._steps: dict[tuple[int, int], int] = {}
         self._forced: dict[int, Forced] = {}
-        self._remaining: dict[int, str | None] = {}
+        self._remaining: dict[tuple[int, int], str | None] = {}
         self._forced_after: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
         whole = spells_all(machine, vocabulary)
         self.speller = None if whole else Speller(self.machine, vocabulary)
@@ -246,14 +246,23 @@ class TokenTable:
             after = self._forced_after[key] = settled(self.vocabulary, found, path)
         return after
 
-    def remaining(self, place: int) -> str | None:
-        """The only text that can follow, if the constraint ends with it; else None."""
-        if place not in self._remaining:
-            text, end = forced_text(self.machine, place)
-            ends = not end % self.machine.nodes and self.machine.is_final(end)
+    def remaining(self, place: int, most: int) -> str | None:
+        """The only text that can follow, if the constraint ends with it; else None.
+
+        Args:
+            most: bytes that it may have; None if it has more. A place that is further from the
+                end is not walked from, so that a long end costs nothing until it is reached.
+        """
+        key = (place, most)
+        if key not in self._remaining:
+            left = None
+            if self.machine.least_bytes(place) <= most:
+                text, end = forced_text(self.machine, place, most)
+                if not end % self.machine.nodes and self.machine.is_final(end):
+                    left = text
             _make_room(self._remaining)
-            self._remaining[place] = text if ends else None
-        return self._remaining[place]
+            self._remaining[key] = left
+        return self._remaining[key]
 
 
 def _make_room(kept: dict[Any, Any]) -> None:

@@ -316,7 +316,7 @@ def _schema_text(schema: object) -> str | None:
     try:
         if isinstance(schema, (dict, bool)):
             return json.dumps(schema)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"the json_schema cannot be written as JSON: {error}") from error
     raise UsageError(
         f"json_schema is {shown(schema)}",

@@ -85,8 +85,11 @@ class Constraint(Protocol):
     def mask_within(self, tokens: int) -> MaskArray:
         """Like `mask`, without tokens after which `tokens` in all are not enough to complete."""
 
-    def shortest_tokens(self) -> int:
-        """How many tokens the shortest text that completes it from here has."""
+    def shortest_tokens(self, most: int | None = None) -> int:
+        """How many tokens the shortest text that completes it from here has.
+
+        Some number above `most` if it is clear without counting that it has more than these.
+        """
 
     def advance(self, token: int) -> None:
         """Take an allowed token; raises ValueError for any other."""
@@ -94,8 +97,11 @@ class Constraint(Protocol):
     def forced(self) -> list[int]:
         """Tokens that must come next, by the tokenizer's own segmentation; may be empty."""
 
-    def remaining(self) -> str | None:
-        """The only text that can follow, if nothing can come after it; None if there are more."""
+    def remaining(self, most: int) -> str | None:
+        """The only text that can follow, if nothing can come after it.
+
+        None if there are more, or if it has more than `most` bytes.
+        """
 
     def is_complete(self) -> bool:
         """Whether the text so far matches: the end token is allowed."""

@@ -131,6 +131,7 @@ class GenWork:
         params = request.params
         self._limit = min(params.max_tokens + request.extra_tokens, limit)
         self._closing = request.closing
+        self._closing_bytes = len(request.closing.encode())
         self._closed = ""  # what of the closing text was left out
         self._stops = frozenset(params.stop_token_ids)
         self._stoppable = bool(params.stop or params.stop_regex)
@@ -173,7 +174,7 @@ class GenWork:
             self.finish = Finish.LENGTH
         elif self._constraint is not None:
             with _guard():
-                self._shortest = self._constraint.shortest_tokens()
+                self._shortest = self._constraint.shortest_tokens(self._limit)
                 if self._constraint.is_finished() or self._only_closing_left():
                     self.finish = Finish.CONSTRAINT
         return self._jump_forward()
@@ -322,7 +323,7 @@ class GenWork:
         """Whether all that can follow is an end of the closing text; it is left out then."""
         if not self._closing or self._constraint is None:
             return False
-        left = self._constraint.remaining()
+        left = self._constraint.remaining(self._closing_bytes)
         if left is None or not self._closing.endswith(left):
             return False
         self._closed = left

@@ -321,3 +321,17 @@ def test_an_automaton_that_nobody_holds_goes_without_a_collection() -> None:
         assert term.args == ()
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        ("regex", "(?:a" * 1000 + ")?" * 1000),
+        ("stop_regex", "b" + "(?:a" * 1000 + ")?" * 1000),
+        ("json_schema", '{"anyOf": [' * 20_000 + "true" + "]}" * 20_000),
+        ("ebnf", "start: " + "(" * 2000 + '"a"' + ")" * 2000),
+    ],
+)
+def test_what_is_nested_too_deeply_is_an_error_of_the_constraint(kind: str, source: str) -> None:
+    with pytest.raises(ConstraintError, match="nested too deeply"):
+        automaton_of(kind, source)

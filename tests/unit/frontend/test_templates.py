@@ -65,6 +65,35 @@ def test_what_only_closes_it_is_not_generated(fake: lmc.Engine) -> None:
     assert fake.stats.generated_tokens < 20
 
 
+def test_a_closing_text_of_any_length_is_not_generated(fake: lmc.Engine) -> None:
+    closing = "." + " and so on" * 300  # more than is looked ahead for forced text
+
+    @lmc.jit
+    def p(s: State) -> None:
+        s += "Say: " + lmc.gen("a", regex="[a-c]{2}") + closing
+
+    out = both(p)
+    assert out.text == f"Say: {out['a']}{closing}"
+    assert fake.stats.generated_tokens + fake.stats.forced_tokens < 20
+
+
+def test_a_shortest_text_far_beyond_the_limit_is_not_written_out(
+    fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lmc.constraints import closing
+
+    monkeypatch.setattr(closing, "shortest_text", None)
+
+    @lmc.jit
+    def p(s: State) -> None:
+        s += "x" + lmc.gen("a", regex="(?:a{1000}){1000}", max_tokens=3) + "c"
+
+    out = both(p)
+    assert out.error is None
+    assert set(out["a"]) == {"a"}
+    assert out.meta("a").finish_reason == "length"  # type: ignore[union-attr]
+
+
 def test_tokens_run_over_the_seams(fake: lmc.Engine) -> None:
     # what the tokenizer would write for the whole text is allowed, across all its seams
     tokenizer = fake.executor.target.tokenizer
