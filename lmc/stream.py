@@ -68,7 +68,10 @@ def rest_of(held: RowResult, channel: Channel, said: list[str]) -> str:
         if result.error is not None:
             raise result.error
         return ""
-    value = result[name]
+    if result.error is not None or name not in result:
+        value = result[name]  # raises
+    else:
+        value = result.variables[name]  # as far as it goes: what was written may not be complete
     for index in branch:
         if not isinstance(value, (list, tuple)) or index >= len(value):
             raise UsageError(f"the variable {name!r} has no branch {'.'.join(map(str, branch))}")

@@ -481,3 +481,26 @@ def test_artifacts_stream(fake: lmc.Engine, tmp_path: Any) -> None:
     write_artifact(path, Artifact(made.plan, str(made.program), defaults=story.defaults()))
     stream = lmc.load(path).stream(x="bees")
     assert "".join(stream) == story.run(x="bees").text
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_typed_variable_that_is_not_complete_is_told_as_far_as_it_goes(
+    fake: lmc.Engine, eager: bool
+) -> None:
+    @lmc.jit
+    def p(s: State) -> None:
+        s += lmc.gen("alone", type=bool, max_tokens=0)
+        forks = s.fork(1)
+        forks += lmc.gen("won", type=bool, max_tokens=0)
+        forks.first()
+        both = s.fork(2)
+        both += lmc.gen("each", type=bool, max_tokens=0)
+        both.join()
+
+    stream = p.stream(eager=eager)
+    assert ["".join(stream.text(name)) for name in ("alone", "won")] == ["", ""]
+    assert "".join(stream.text("each", 1)) == ""
+    with pytest.raises(UsageError, match="is a list of 2"):
+        list(stream.text("each"))
+    with pytest.raises(RunError, match="is no complete bool"):
+        stream.result()["won"]
