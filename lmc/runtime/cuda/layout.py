@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from lmc.runtime.cuda.planning import UNIT, Division
@@ -114,9 +113,3 @@ class Layout:
             division.narrow_lanes.shape[1],
             division.wide_lanes.shape[1],
         )
-
-
-def as_array(tensor: torch.Tensor) -> IntArray:
-    """The memory of an int32 tensor on the CPU."""
-    array: np.ndarray[tuple[int, ...], np.dtype[np.int32]] = tensor.numpy()
-    return array

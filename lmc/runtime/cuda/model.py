@@ -27,7 +27,7 @@ from lmc.runtime.cuda.row_kernels import norm_rows, rotate_store, silu_mul
 from lmc.runtime.layers import Rotary
 from lmc.runtime.models.base import take_weight
 
-__all__ = ["DeviceModel", "row_bytes"]
+__all__ = ["DeviceModel"]
 
 FIXED_TILE = 512  # positions of a unit in deterministic mode
 FIXED_ROWS = 64  # query rows of a block, heads counted, in deterministic mode
@@ -49,14 +49,6 @@ class _Layer:
 def _power(number: int) -> int:
     """The least power of two that is not below a number."""
     return 1 << (number - 1).bit_length()
-
-
-def row_bytes(config: ModelConfig, width: int) -> int:
-    """Bytes of the buffers for one row, with numbers of `width` bytes."""
-    wide = (config.heads + 2 * config.kv_heads) * config.head_dim
-    inner = config.intermediate_size
-    numbers = 2 * config.hidden_size + wide + config.heads * config.head_dim + 3 * inner
-    return 4 * config.hidden_size + numbers * width
 
 
 class DeviceModel:
@@ -101,7 +93,6 @@ class DeviceModel:
             )
         rotary = Rotary(config)
         self._cosines, self._sines = rotary.cosines.to(device), rotary.sines.to(device)
-        self._rows = rows
         self._make_buffers(rows)
         self._kv: list[tuple[Tensor, Tensor]] = []
         self._ieee = dtype == torch.float32

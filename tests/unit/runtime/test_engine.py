@@ -774,3 +774,77 @@ def test_the_accounts_add_up() -> None:
     assert stats.model_steps == len(bench.runner.seen) == 5
     assert set(stats.seconds) == {"schedule", "model", "finish"}
     assert stats.to_json()["hit_rate"] == pytest.approx(76 / 120)
+
+
+class Device(Recorder):
+    """A runner that computes meanwhile: started steps are told of later, repeats one by one."""
+
+    def __init__(self, kv_tokens: int) -> None:
+        super().__init__(kv_tokens)
+        self.most_repeats = 16
+        self.done = True
+
+    def start(self, step: Step) -> Device:
+        self.started = step
+        return self
+
+    def ready(self) -> bool:
+        return self.done
+
+    def outcome(self) -> Outcome:
+        return self.run(self.started)
+
+
+def test_a_device_decodes_without_being_asked_for_every_token() -> None:
+    bench = Bench()
+    runner = Device(400)
+    core = bench.core = EngineCore(runner, TOKEN_BYTES, EOS, check=True)
+    requests = [gen(prompt(n), max_tokens=n) for n in (33, 40)]
+    for n, request in enumerate(requests):
+        bench.ask(str(n), request)
+    bench.run()
+    assert [len(bench.results[str(n)].tokens) for n in (0, 1)] == [33, 40]
+    # the prompts, 32 tokens each, then the 7 that one still wants
+    assert [step.repeats for step in runner.seen] == [1, 16, 16, 7]
+    assert core.stats.model_steps == 40
+
+
+def test_nobody_waits_for_repeats() -> None:
+    bench = Bench()
+    runner = Device(400)
+    core = bench.core = EngineCore(runner, TOKEN_BYTES, EOS, check=True, max_batch_tokens=8)
+    bench.ask("first", gen(prompt(1, 4), max_tokens=60))
+    for _ in range(3):
+        core.step()
+    bench.ask("second", gen(prompt(2, 40), max_tokens=4))
+    bench.run()
+    repeats = [step.repeats for step in runner.seen]
+    assert repeats[:2] == [1, 16]
+    assert set(repeats[2:8]) == {1}, "the prompt of the second is computed beside the first"
+    assert len(bench.results["first"].tokens) == 60
+
+
+def test_a_closed_engine_calls_back_though_a_step_is_under_way() -> None:
+    bench = Bench()
+    bench.core = EngineCore(Device(400), TOKEN_BYTES, EOS, check=True)
+    bench.ask("one", gen(prompt(1), max_tokens=60))
+    for _ in range(3):
+        bench.core.step()
+    assert not bench.results
+    bench.core.close()
+    assert bench.results["one"].finish is Finish.CANCELLED
+
+
+def test_a_step_under_way_is_seen_from_outside() -> None:
+    bench = Bench()
+    runner = Device(400)
+    core = bench.core = EngineCore(runner, TOKEN_BYTES, EOS, check=True)
+    bench.ask("one", gen(prompt(1), max_tokens=2))
+    runner.done = False
+    assert not core.computing
+    core.step()
+    assert core.computing
+    runner.done = True
+    assert not core.computing
+    bench.run()
+    assert len(bench.results["one"].tokens) == 2
