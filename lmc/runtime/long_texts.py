@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Core
 
-__all__ = ["LONG", "LongTexts"]
+__all__ = ["LONG", "LongTexts", "pieces_of"]
 
 LONG = 1024  # characters of a text that is worth it
 _PIECE = 512
@@ -35,6 +35,15 @@ _WORDS = frozenset({  # what tokenizers call words: GPT-2's, Llama 3's, Qwen 2's
     r"\s*[\r\n]+|\s+(?!\S)|\s+",
 })  # fmt: skip
 _PARTS = frozenset({r"[\p{P}\$\+<=>\^~\|]+", r"\p{N}+", "[0-9][0-9][0-9]"})  # parts of words
+
+
+def pieces_of(text: str) -> list[str]:
+    """A text in pieces; where it is cut depends on what stands before the cut only."""
+    pieces, start = [], 0
+    while (cut := _CUT.search(text, start + _PIECE)) is not None:
+        pieces.append(text[start : cut.start()])
+        start = cut.start()
+    return [*pieces, text[start:]]
 
 
 class LongTexts:
@@ -66,11 +75,7 @@ class LongTexts:
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text; raises what the tokenizer raises."""
-        pieces, start = [], 0
-        while (cut := _CUT.search(text, start + _PIECE)) is not None:
-            pieces.append(text[start : cut.start()])
-            start = cut.start()
-        pieces.append(text[start:])
+        pieces = pieces_of(text)
         known = self._known
         new = [piece for piece in dict.fromkeys(pieces) if piece not in known]
         if new:

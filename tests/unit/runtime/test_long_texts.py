@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, pre_tokenizers
 
 from lmc.runtime import long_texts
 from lmc.runtime.gguf_tokenizer import _steps
-from lmc.runtime.long_texts import LongTexts
+from lmc.runtime.long_texts import LongTexts, pieces_of
 from tests.unit.runtime.tiny_models import byte_level_core, sentencepiece_core
 
 KINDS = ("gpt2", "digits", "llama3", "qwen2", "default")
@@ -39,6 +41,19 @@ def test_pieces_have_the_tokens_of_the_whole(kind: str, texts: list[str]) -> Non
         pieces = LongTexts(core)
         for text in [*texts, "".join(texts), *texts]:
             assert pieces.encode(text) == core.encode(text, add_special_tokens=False).ids
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(KINDS), st.lists(WORDS, max_size=60).map("".join))
+def test_words_end_where_texts_are_cut(kind: str, text: str) -> None:
+    """The tokenizer itself says where words end."""
+    words = CORES[kind].pre_tokenizer.pre_tokenize_str(text)
+    ends = {end for _, (_, end) in words}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_texts, "_PIECE", 1)
+        pieces = pieces_of(text)
+    assert "".join(pieces) == text
+    assert ends.issuperset(itertools.accumulate(len(piece) for piece in pieces if piece))
 
 
 @pytest.mark.parametrize("kind", KINDS)
