@@ -54,7 +54,7 @@ class Words:
     def mask_within(self, tokens: int) -> MaskArray:
         return self.mask()  # no steering: the oracle has none either
 
-    def shortest_tokens(self) -> int:
+    def shortest_tokens(self, most: int | None = None) -> int:
         return 0
 
     def advance(self, token: int) -> None:
