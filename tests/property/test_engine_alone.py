@@ -279,6 +279,9 @@ class EngineMachine(RuleBasedStateMachine):
             assert bound > 0, "the engine does not come to an end"
         for asked in self.asked:
             assert len(asked.outcomes) == 1, "called back once"
+            if isinstance(self.runner, Overlapping):  # whoever asks next hears of a failed step
+                problem = str(getattr(asked.outcomes[0], "problem", ""))
+                asked.failed |= problem.startswith("a step of the model failed")
             check(asked, self.runner.kv_tokens)
         sizes = self.core.statistics()
         assert sizes["cache_pinned"] == 0, "a lease outlived its request"
