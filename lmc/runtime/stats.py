@@ -23,7 +23,8 @@ class EngineStats:
         evicted_tokens: KV entries dropped from the cache to make room.
         retracted_requests: times a running request was put back for want of memory.
         peak_kv_tokens: most KV slots that running requests held or leased at once.
-        seconds: wall time by phase: "schedule", "model", "finish".
+        seconds: wall time by phase: "schedule", "model" (giving steps to the runner and waiting for
+            them), "finish" (taking what they gave; the repeats of a step are waited for here).
     """
 
     requests: int = 0
