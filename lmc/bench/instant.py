@@ -28,6 +28,8 @@ class _InstantCore:
     def has_work(self) -> bool:
         return bool(self._due)
 
+    computing = False  # on no device
+
     def submit(
         self,
         request: Request,

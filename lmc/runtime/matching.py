@@ -44,6 +44,7 @@ def match(executor: Executor, row: Row, instr: p.Match) -> None:
         constraint=constraint,
         closing=template.texts[-1],
         extra_tokens=template.fixed_tokens,
+        closing_tokens=template.closing_tokens,
         bias=target.bias(params.logit_bias),
     )
 

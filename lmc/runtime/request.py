@@ -148,6 +148,8 @@ class GenRequest(Request):
             can follow, the gen is complete: that end is not generated, and becomes a part of `rest`
             in the result.
         extra_tokens: more than `params.max_tokens`, for what is known of the text.
+        closing_tokens: of the closing text; they are not generated, but ending in time reckons with
+            them.
     """
 
     params: GenParams = field(default_factory=GenParams)
@@ -157,6 +159,7 @@ class GenRequest(Request):
     bias: tuple[tuple[int, float], ...] = ()
     closing: str = ""
     extra_tokens: int = 0
+    closing_tokens: int = 0
 
 
 @dataclass(slots=True)

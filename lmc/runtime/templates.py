@@ -37,7 +37,8 @@ class Template:
         before: the text of these tokens.
         automata, texts: of the gens, and behind each.
         whole: the automaton of `before` and all that follows.
-        fixed_tokens: of the texts and of `before`, cut by themselves.
+        fixed_tokens: of `before` and the texts between gens, cut by themselves.
+        closing_tokens: of the last text, which is not generated.
     """
 
     state: Context
@@ -46,6 +47,7 @@ class Template:
     texts: tuple[str, ...]
     whole: Automaton
     fixed_tokens: int
+    closing_tokens: int
 
 
 def begin(
@@ -86,8 +88,9 @@ def begin(
             held -= 1  # a tokenizer may write what is not in the text, as a first blank
         before = _text(raw[-held:]) if held else ""
     whole = target.template_automaton(automata, texts, before)
-    fixed = held + sum(len(target.tokenizer.encode(t, first=False)) for t in texts if t)
-    return Template(settled.without_last(held), before, automata, texts, whole, fixed)
+    *between, closing = [len(target.tokenizer.encode(t, first=False)) if t else 0 for t in texts]
+    fixed = held + sum(between)
+    return Template(settled.without_last(held), before, automata, texts, whole, fixed, closing)
 
 
 def _text(tokens: Sequence[bytes | None]) -> str:

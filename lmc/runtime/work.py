@@ -129,8 +129,12 @@ class GenWork:
         self._constraint = request.constraint
         self._jump = request.params.jump_forward
         params = request.params
-        self._limit = min(params.max_tokens + request.extra_tokens, limit)
+        # One token of the closing text may be needed, to tell that what is before it has ended.
+        seam = min(1, request.closing_tokens)
+        self._limit = min(params.max_tokens + request.extra_tokens + seam, limit)
         self._closing = request.closing
+        self._closing_tokens = request.closing_tokens - seam
+        self._seam = seam
         self._closing_bytes = len(request.closing.encode())
         self._closed = ""  # what of the closing text was left out
         self._stops = frozenset(params.stop_token_ids)
@@ -170,13 +174,16 @@ class GenWork:
         Raises:
             LmcError: the constraint fails.
         """
-        if self._limit == 0:
-            self.finish = Finish.LENGTH
-        elif self._constraint is not None:
+        if self._limit > 0 and self._constraint is not None:
             with _guard():
-                self._shortest = self._constraint.shortest_tokens(self._limit)
+                most = self._limit + self._closing_tokens
+                self._shortest = self._constraint.shortest_tokens(most)
                 if self._constraint.is_finished() or self._only_closing_left():
                     self.finish = Finish.CONSTRAINT
+                elif self._shortest > most:
+                    self._limit -= self._seam  # the end is out of reach anyway
+        if self._limit == 0 and self.finish is None:
+            self.finish = Finish.LENGTH
         return self._jump_forward()
 
     def to_make(self) -> int:
@@ -205,7 +212,7 @@ class GenWork:
             self._banned = ()
             return
         with _guard():
-            room = self.to_make()
+            room = self.to_make() + self._closing_tokens
             near = room <= self._shortest + STEER_TOKENS
             mask = self._constraint.mask_within(room) if near else self._constraint.mask()
         if early and not _any_but(mask, self._banned):

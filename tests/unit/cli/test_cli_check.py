@@ -45,7 +45,7 @@ def test_an_effect_is_found_with_its_place(invoke: Invoke, write: Write) -> None
             s += lmc.gen("a", 5)
             if word == "two":
                 s += f"and {calls[0]} then "
-            s += lmc.gen("b", 5)
+            s += lmc.gen("b", 12, ignore_eos=True)
         """,
     )
     write("rows.jsonl", '{"word": "one"}\n\n{"word": "two"}\n')

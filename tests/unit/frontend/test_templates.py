@@ -300,3 +300,33 @@ def test_a_closed_schema_is_a_part_like_others(fake: lmc.Engine) -> None:
     assert out.text == f"Points: [{out['a']}, {out['b']}]"
     for name in "ab":
         Point.model_validate_json(out[name])
+
+
+def test_the_closing_text_lends_no_tokens(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, limit: int) -> None:
+        s += "q " + lmc.gen("x", regex="[a-z]{60,}", max_tokens=limit) + ". " + "Q9!" * 50
+
+    for limit in (0, 3, 6):
+        out = both(p, limit=limit)
+        meta: Any = out.meta("x")
+        assert len(meta.token_ids) <= limit + 1  # one token before it may have been held back
+        assert meta.finish_reason == "length"
+    whole = both(p, limit=70)
+    assert whole.meta("x").finish_reason == "constraint"  # type: ignore[union-attr]
+    assert whole.text.endswith(". " + "Q9!" * 50)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 4])
+def test_it_is_complete_if_there_is_room_for_the_shortest(spare: int, fake: lmc.Engine) -> None:
+    encode = fake.executor.target.tokenizer.encode
+    least = max(len(encode("a" * 12 + '"', first=False)), 12)
+
+    @lmc.jit
+    def p(s: State, word: str) -> None:
+        note = lmc.gen("note", regex="[a-z]{12,}", max_tokens=least + spare, temperature=1.0)
+        s += word + '{"note": "' + note + '", "more": [1, 2, 3]}'
+
+    for out in p.run_batch([{"word": f"{n}: "} for n in range(12)]):
+        assert out.error is None
+        assert out.meta("note").finish_reason == "constraint"  # type: ignore[union-attr]
