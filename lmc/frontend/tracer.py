@@ -17,20 +17,17 @@ executed eagerly. It is cut where the program
 
 from __future__ import annotations
 
-import dis
 import json
-import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from lmc.errors import LmcError, Location, TraceError
 from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import constraint_automaton, joins
-from lmc.frontend.location import here, in_library, is_library, of_frame, of_traceback, unwatched
+from lmc.frontend.location import here, in_library, of_traceback, unwatched
 from lmc.frontend.rewrite import rewritten
 from lmc.frontend.symbolic import (
     Bool,
@@ -41,11 +38,11 @@ from lmc.frontend.symbolic import (
     TextList,
     Unknown,
     is_symbolic,
-    tracing,
 )
 from lmc.frontend.syntax import guards
 from lmc.frontend.tools import Tool, held_by, recording
 from lmc.frontend.variables import Given, Life, Made, Row
+from lmc.frontend.watching import told, watching
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops.flow import If, Resume, Ret
 from lmc.ir.ops.host import HostCall
@@ -209,7 +206,7 @@ class _Tracer:
         state = State(self, self.start(self._source))
         given = unflatten(self._arguments, lambda n: Text(self, self._params[n]))
         try:
-            with _watching(self), recording(self):
+            with self._watched(), recording(self):
                 value = self._function(state, **given)
             if self._cut is None:
                 self._return(state, value)
@@ -222,6 +219,13 @@ class _Tracer:
         if self._cut is not None:
             self._make_cut(self._cut)
 
+    def _watched(self) -> AbstractContextManager[None]:
+        def met(error: BaseException, at: Location | None) -> None:
+            if self._symbolic_seen:
+                self._stop(told(error), at, error)
+
+        return watching(self, met)
+
     def _raised(self, error: BaseException) -> None:
         """The program raised: the way ends there, unless it is wrong on all ways."""
         where = of_traceback(error.__traceback__)
@@ -233,8 +237,8 @@ class _Tracer:
             return
         hopeless = isinstance(error, (NameError, ImportError, SyntaxError))
         if everywhere and (hopeless or not self._symbolic_seen) and isinstance(error, Exception):
-            raise TraceError(_told(error), where) from error
-        self._stop(_told(error), where)
+            raise TraceError(told(error), where) from error
+        self._stop(told(error), where)
 
     def _return(self, state: State, value: object) -> None:
         at = self._source
@@ -674,14 +678,6 @@ def _catches(function: Callable[..., object]) -> bool:
     return bool(code and code.co_exceptiontable)
 
 
-def _told(error: BaseException) -> str:
-    """An exception in words; its own ones may be a text that is not known yet."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except BaseException:
-        return type(error).__name__
-
-
 def _shown_static(arguments: Arguments) -> str:
     """The template, or an empty object where the arguments are just the texts named in it."""
     plain = {"dict": [[path[0], {"$": n}] for n, path in enumerate(arguments.paths)]}
@@ -690,84 +686,3 @@ def _shown_static(arguments: Arguments) -> str:
 
 def _hint(path: tuple[str | int, ...]) -> str:
     return "_".join(str(part) for part in path)
-
-
-# --------------------------------------------------------------------------------- exceptions
-
-_OWN = __file__.rpartition("frontend")[0]
-_SYNTAX = f"{_OWN}frontend/syntax.py"
-_RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
-
-
-@contextmanager
-def _watching(tracer: _Tracer) -> Iterator[None]:
-    """Cut the way at each exception that a value which is known might not have raised.
-
-    Symbolic values are no real texts: code that cannot work with them raises, and the program, or
-    a library, might catch that. So every exception ends the graph that the program does not raise
-    itself, by a `raise` of its own; those that lmc raises on purpose (an index out of range, wrong
-    usage) do not count. Whether it is caught afterwards makes no difference.
-    """
-
-    def enter(frame: FrameType, event: str, _: Any) -> Any:
-        if event != "call" or _kind(frame) == "lmc":
-            return None
-        frame.f_trace_lines = False
-        return local
-
-    def local(frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "exception" and tracer._symbolic_seen:
-            kind, error, trace = arg
-            if _suspicious(frame, kind, trace):
-                tracer._stop(_told(error), _user_frame(frame), error)
-        return local
-
-    before = sys.gettrace()
-    token = tracing.set(tracer)
-    sys.settrace(enter)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-        tracing.reset(token)
-
-
-def _kind(frame: FrameType) -> str:
-    """Whose code a frame runs: "lmc", "library", or the "user"'s, rewritten syntax included."""
-    file = frame.f_code.co_filename
-    if file.startswith(_OWN):
-        return "user" if file == _SYNTAX else "lmc"
-    return "library" if is_library(file) else "user"
-
-
-def _suspicious(frame: FrameType, kind: type[BaseException], trace: TracebackType | None) -> bool:
-    """Whether an exception seen in a frame might be due to a value that is not known."""
-    if not issubclass(kind, Exception) or issubclass(
-        kind, (StopIteration, StopAsyncIteration, LmcError)
-    ):
-        return False
-    below = trace.tb_next if trace is not None else None
-    if _kind(frame) == "library":  # what it catches itself counts if it looked at such a value
-        return below is None and any(map(_touches, frame.f_locals.values()))
-    if below is None:
-        code = frame.f_code
-        explicit = dis.opname[code.co_code[frame.f_lasti]] in _RAISES
-        return code.co_filename == _SYNTAX or not explicit
-    return _kind(below.tb_frame) == "library"
-
-
-def _touches(value: object) -> bool:
-    if type(value) in (list, tuple, set, frozenset):
-        return any(map(is_symbolic, value))  # type: ignore[call-overload] # one of these
-    if type(value) is dict:
-        return any(map(is_symbolic, value.values()))
-    return is_symbolic(value)
-
-
-def _user_frame(frame: FrameType | None) -> Location | None:
-    """The innermost line of the user's own code."""
-    while frame is not None:
-        if _kind(frame) == "user" and frame.f_code.co_filename != _SYNTAX:
-            return of_frame(frame)
-        frame = frame.f_back
-    return None

@@ -1,0 +1,108 @@
+"""Exceptions that a program meets while it is traced, and whether values not known cause them."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+from lmc.errors import LmcError, Location
+from lmc.frontend.location import is_library, of_frame
+from lmc.frontend.symbolic import Source, is_symbolic, tracing
+
+__all__ = ["told", "watching"]
+
+_OWN = __file__.rpartition("frontend")[0]
+_SYNTAX = f"{_OWN}frontend/syntax.py"
+_RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
+
+
+@contextmanager
+def watching(
+    source: Source, met: Callable[[BaseException, Location | None], None]
+) -> Iterator[None]:
+    """Say of each exception that a value which is known might not have raised.
+
+    Symbolic values are no real texts: code that cannot work with them raises, and the program, or
+    a library, might catch that. So every exception ends the graph that the program does not raise
+    itself, by a `raise` of its own; those that lmc raises on purpose (an index out of range, wrong
+    usage) do not count. Whether it is caught afterwards makes no difference.
+
+    Args:
+        source: the trace that is being made.
+        met: told of each, with the innermost line of the user's own code.
+    """
+
+    def enter(frame: FrameType, event: str, _: Any) -> Any:
+        if event != "call" or _kind(frame) == "lmc":
+            return None
+        frame.f_trace_lines = False
+        return local
+
+    def local(frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "exception":
+            kind, error, trace = arg
+            if _suspicious(frame, kind, trace):
+                met(error, _user_frame(frame))
+        return local
+
+    before = sys.gettrace()
+    token = tracing.set(source)
+    sys.settrace(enter)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+        tracing.reset(token)
+
+
+def _kind(frame: FrameType) -> str:
+    """Whose code a frame runs: "lmc", "library", or the "user"'s, rewritten syntax included."""
+    file = frame.f_code.co_filename
+    if file.startswith(_OWN):
+        return "user" if file == _SYNTAX else "lmc"
+    return "library" if is_library(file) else "user"
+
+
+def _suspicious(frame: FrameType, kind: type[BaseException], trace: TracebackType | None) -> bool:
+    """Whether an exception seen in a frame might be due to a value that is not known."""
+    if not issubclass(kind, Exception) or issubclass(
+        kind, (StopIteration, StopAsyncIteration, LmcError)
+    ):
+        return False
+    below = trace.tb_next if trace is not None else None
+    if _kind(frame) == "library":  # what it catches itself counts if it looked at such a value
+        return below is None and any(map(_touches, frame.f_locals.values()))
+    if below is None:
+        code = frame.f_code
+        explicit = dis.opname[code.co_code[frame.f_lasti]] in _RAISES
+        return code.co_filename == _SYNTAX or not explicit
+    return _kind(below.tb_frame) == "library"
+
+
+def _touches(value: object) -> bool:
+    if type(value) in (list, tuple, set, frozenset):
+        return any(map(is_symbolic, value))  # type: ignore[call-overload] # one of these
+    if type(value) is dict:
+        return any(map(is_symbolic, value.values()))
+    return is_symbolic(value)
+
+
+def _user_frame(frame: FrameType | None) -> Location | None:
+    """The innermost line of the user's own code."""
+    while frame is not None:
+        if _kind(frame) == "user" and frame.f_code.co_filename != _SYNTAX:
+            return of_frame(frame)
+        frame = frame.f_back
+    return None
+
+
+def told(error: BaseException) -> str:
+    """An exception in words; its own ones may be a text that is not known yet."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:
+        return type(error).__name__
