@@ -112,6 +112,7 @@ class Arena:
     def __init__(self, alphabet: Alphabet) -> None:
         self.alphabet = alphabet
         self._made: dict[tuple[object, ...], Term] = {}
+        self._unions: dict[frozenset[Term], Term] = {}
         self._vars = 0
         self.empty = self._term(Kind.EMPTY, (), plain=True, least=0, empty_text=False)
         self.eps = self._term(Kind.EPS, (), plain=True, least=0, empty_text=True)
@@ -142,6 +143,7 @@ class Arena:
         None of them may be used after.
         """
         made, self._made = self._made, {}
+        self._unions = {}
         for term in made.values():
             term.args = ()
             term.derived = None
@@ -291,8 +293,18 @@ class Arena:
                 return self.all
             elif term.kind != Kind.EMPTY:
                 members[term] = None
-        if len(members) > 1:
-            members = self._gathered(members)
+        if not members:
+            return self.empty
+        if len(members) == 1:
+            return next(iter(members))
+        key = frozenset(members)
+        known = self._unions.get(key)
+        if known is None:
+            known = self._unions[key] = self._alt(self._gathered(members))
+        return known
+
+    def _alt(self, members: dict[Term, None]) -> Term:
+        """What is in one of some gathered terms."""
         if not members:
             return self.empty
         if len(members) == 1:
