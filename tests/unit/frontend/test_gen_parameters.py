@@ -418,3 +418,27 @@ def test_generate_takes_the_parameters_and_gives_meta(engine: lmc.Engine) -> Non
         assert not any(c.isspace() for c in one.text)
     with pytest.raises(UsageError, match="takes no n"):
         engine.generate("a", n=2)
+
+
+def test_b75_samples_in_a_batch_have_one_shape(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += x + lmc.gen("a", max_tokens=3, n=3, temperature=1.0)
+
+    for eager in (False, True):
+        outs = p.run_batch([{"x": "one "}, {"x": "two "}], eager=eager)
+        assert [len(out["a"]) for out in outs] == [3, 3]
+        assert all(isinstance(text, str) for out in outs for text in out["a"])
+
+
+def test_b69_a_gen_that_a_stop_pattern_ends_holds_what_is_before_it(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State) -> None:
+        s += "count: "
+        s += lmc.gen("v", regex="8, 9", stop_regex=", 9")
+
+    for eager in (False, True):
+        out = p.run(eager=eager)
+        assert (out["v"], out.text) == ("8", "count: 8")
+        assert out.meta("v").finish_reason == "stop"  # type: ignore[union-attr]
+        assert out.meta("v").matched_stop == ", 9"  # type: ignore[union-attr]

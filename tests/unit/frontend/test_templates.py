@@ -111,7 +111,7 @@ def test_tokens_run_over_the_seams(fake: lmc.Engine) -> None:
     assert said  # whatever was drawn, every text was taken apart
 
 
-def test_the_text_before_is_cut_anew(fake: lmc.Engine) -> None:
+def test_b49_the_text_before_is_cut_anew(fake: lmc.Engine) -> None:
     tokenizer = fake.executor.target.tokenizer
     whole = tokenizer.encode("say the", first=True)
     assert len(whole) < len(tokenizer.encode("say t", first=True)) + len(
