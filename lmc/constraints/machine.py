@@ -37,7 +37,7 @@ DEAD = -1
 UNKNOWN = -2
 _WIDE_LOOP = 12  # bytes; of fewer characters so few tokens are made that a walk is as fast
 FAR = 256  # bytes; hardly any vocabulary has longer tokens
-_MOST_AT_ONCE = 100_000  # terms that are made with a machine; more are made when met
+_MOST_AT_ONCE = 6_000  # terms that are made with a machine; more are made when met
 _MOST_SEARCHED = 200_000  # states looked at to find out whether anything can match
 
 
