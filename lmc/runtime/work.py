@@ -215,6 +215,8 @@ class GenWork:
             room = self.to_make() + self._closing_tokens
             near = room <= self._shortest + STEER_TOKENS
             mask = self._constraint.mask_within(room) if near else self._constraint.mask()
+            if near and not _any_but(mask, self._banned):
+                mask = self._constraint.mask()  # it could only end here, and may not
         if early and not _any_but(mask, self._banned):
             self._banned = self._banned_always  # nothing is left but the end
         if not _any_but(mask, self._banned):

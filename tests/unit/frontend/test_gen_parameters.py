@@ -442,3 +442,18 @@ def test_b69_a_gen_that_a_stop_pattern_ends_holds_what_is_before_it(fake: lmc.En
         assert (out["v"], out.text) == ("8", "count: 8")
         assert out.meta("v").finish_reason == "stop"  # type: ignore[union-attr]
         assert out.meta("v").matched_stop == ", 9"  # type: ignore[union-attr]
+
+
+def test_a_text_that_could_only_end_but_may_not_goes_on_to_the_limit(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, limit: int) -> None:
+        s += "go: "
+        s += lmc.gen("v", regex="(ab)+", max_tokens=limit, ignore_eos=True)
+
+    for limit in (2, 3, 8, 9):
+        for eager in (False, True):
+            out = p.run(limit=limit, eager=eager)
+            assert out.error is None
+            assert "abababababababababab".startswith(out["v"])
+            meta: Any = out.meta("v")
+            assert (meta.finish_reason, len(meta.token_ids)) == ("length", limit)
