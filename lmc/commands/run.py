@@ -58,6 +58,12 @@ def run_command(
         Path | None,
         typer.Option("--stats", metavar="FILE.json", help="Write the engine's counters there."),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace", metavar="FILE.json", help="Write a trace of the run there, for Perfetto."
+        ),
+    ] = None,
     traceback: options.Traceback = False,  # noqa: ARG001 - its callback keeps it
 ) -> None:
     """Run a program. Results go to standard output, or to the file of -o.
@@ -72,9 +78,9 @@ def run_command(
         )
     _check_together(batch is not None, output is not None, as_json, stream, resume)
     chosen = options.compile_options(level, passes)
-    how = How(model, device, dtype, kv_tokens, eager, seed, chosen, stats)
+    how = How(model, device, dtype, kv_tokens, eager, seed, chosen, stats, trace)
     what = what_to_run(source, arg, args, batch, eager)
-    for path, option in ((output, "-o"), (stats, "--stats")):
+    for path, option in ((output, "-o"), (stats, "--stats"), (trace, "--trace")):
         if path is not None:
             options.check_writable(path, option)
     if batch is not None and output is not None and _same_file(batch, output):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lmc.driver import Options
     from lmc.engine import Engine
     from lmc.result import Result
+    from lmc.runtime.recording import Recorder
 
 __all__ = ["How", "What", "as_json", "check_compiles", "what_to_run"]
 
@@ -45,6 +46,7 @@ class How:
     seed: int
     options: Options
     stats: Path | None
+    trace: Path | None = None
     rows: int = 0
     failed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -65,12 +67,32 @@ class How:
         ) as engine:
             loaded = time.perf_counter()
             self.seconds["load"] = loaded - started
+            recorder = self._recorder(engine)
             try:
                 yield engine
             finally:
                 self.seconds["run"] = time.perf_counter() - loaded
                 if self.stats is not None:
                     self._write_stats(engine, name, self.stats)
+                if recorder is not None:
+                    self._write_trace(engine, name, recorder)
+
+    def _recorder(self, engine: Engine) -> Recorder | None:
+        """What watches the run, if anybody wants to know."""
+        if self.trace is None:
+            return None
+        from lmc.runtime.recording import record
+
+        return record(engine)
+
+    def _write_trace(self, engine: Engine, name: str, recorder: Recorder) -> None:
+        engine.executor.close()  # what was cancelled has ended then
+        recording = recorder.recording()
+        if self.trace is not None:
+            from lmc.commands.trace import write_trace
+
+            way = "eager" if self.eager else f"compiled at -O {self.options.level}"
+            write_trace(self.trace, recording, {"program": name, "model": self.model, "run": way})
 
     def _write_stats(self, engine: Engine, name: str, path: Path) -> None:
         counted: dict[str, Any] = engine.stats.to_json()

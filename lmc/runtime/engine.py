@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
 from lmc.runtime.job import Job
@@ -35,6 +35,9 @@ from lmc.runtime.request import (
 from lmc.runtime.scheduler import Scheduler
 from lmc.runtime.stats import EngineStats
 from lmc.runtime.work import GenWork, Vocabulary
+
+if TYPE_CHECKING:
+    from lmc.runtime.recording import Observer
 
 __all__ = ["EngineCore", "Handle", "OnDone", "OnText"]
 
@@ -122,6 +125,7 @@ class EngineCore:
         self._closed = False
         self._start: Callable[[Step], Flight] = getattr(runner, "start", None) or self._run_now
         self._flight: tuple[Step, Flight] | None = None
+        self.observer: Observer | None = None  # set before anything runs
 
     def _run_now(self, step: Step) -> Flight:
         return _Done(self.runner.run(step))
@@ -207,8 +211,12 @@ class EngineCore:
             step = scheduler.next()
             self.stats.seconds["schedule"] += time.perf_counter() - begin
             if step is not None:
+                if self.observer is not None:
+                    self.observer.step_begins(step, scheduler.in_flight)
                 flight = self._runner_gives(partial(self._start, step))
                 self._flight = None if flight is None else (step, flight)
+                if flight is None and self.observer is not None:
+                    self.observer.step_ends(self, failed=True)
                 if flight is not None and not isinstance(flight, _Done):
                     return
         if self._flight is not None:
@@ -216,6 +224,8 @@ class EngineCore:
             outcome = self._runner_gives(flight.outcome)
             if outcome is not None:
                 self._take(step, outcome)
+            if self.observer is not None:
+                self.observer.step_ends(self, failed=outcome is None)
         if self._check:
             scheduler.audit()
 
@@ -290,6 +300,12 @@ class EngineCore:
         memory = self._scheduler.memory
         pool, cache = memory.pool.statistics(), memory.cache.statistics()
         return {**pool, **{f"cache_{name}": value for name, value in cache.items()}}
+
+    @property
+    def kv_slots(self) -> tuple[int, int]:
+        """How many slots the cache holds, and how many are free; at no cost."""
+        memory = self._scheduler.memory
+        return len(memory.cache), len(memory.pool)
 
     def close(self) -> None:
         """End all requests with `Cancelled`, call back, and close the runner. Once is enough."""

@@ -24,7 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
 from lmc.plan import Block, Plan
@@ -37,6 +37,9 @@ from lmc.runtime.row import Failure, Pending, Reader, ResumeFn, Row, Unset
 from lmc.runtime.row_stream import RowStream
 from lmc.runtime.target import Target
 from lmc.runtime.tool_pool import DEFAULT_TOOL_WORKERS, ToolPool
+
+if TYPE_CHECKING:
+    from lmc.runtime.recording import Observer
 
 __all__ = ["Executor", "RowHandle"]
 
@@ -74,6 +77,7 @@ class Executor:
         self._blocks: dict[int, tuple[Block, tuple[Pending, ...]]] = {}
         self._deadlines: list[tuple[float, int, Row]] = []
         self.races: list[Race] = []  # that go on
+        self.observer: Observer | None = None  # set before anything runs
         self._closed = False
         self._stopped: LmcError | None = None  # why the loop thread is no more
         self._pool: ThreadPoolExecutor | None = None
@@ -264,6 +268,8 @@ class Executor:
 
     def _admit(self, row: Row, deadline: float | None) -> None:
         self._rows.add(row)
+        if self.observer is not None:
+            self.observer.row_begins(row)
         if deadline is not None:
             if len(self._deadlines) > 2 * len(self._rows) + 64:  # rows that ended long before
                 self._deadlines = [entry for entry in self._deadlines if not entry[2].finished]
@@ -370,6 +376,8 @@ class Executor:
         row.finished = True
         row.error = result.error
         self._rows.discard(row)
+        if self.observer is not None:
+            self.observer.row_ends(row, result)
         try:
             for handle in list(row.handles):
                 self.core.cancel(handle)

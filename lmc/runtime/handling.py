@@ -65,6 +65,7 @@ def submit(
     done: Callable[[Any], None],
     on_text: Callable[[str], None] | None = None,
     call: int | None = None,
+    instr: p.Instr | None = None,
 ) -> None:
     """Submit a request; its handle stays with the row until it is done.
 
@@ -74,7 +75,10 @@ def submit(
         done: called once, with the result or an `LmcError`.
         on_text: takes the text of a gen as it comes.
         call: the register that its result will be in, if it is a model call of the program.
+        instr: what it is submitted for, as far as observers are to know.
     """
+    if executor.observer is not None:
+        done = executor.observer.request(row, instr, request, done)
     finished = False
     handle: Any = None
 

@@ -126,7 +126,7 @@ def host(executor: Executor, row: Row, instr: p.HostCall) -> None:
     call = ToolCall(function, values[:split], kwargs, tools.context.copy(), tools.depth + 1)
     cancel: Callable[[], None] | None = None
 
-    def done(result: Any) -> None:  # noqa: ANN401 - a value, or a ToolError
+    def take(result: Any) -> None:  # noqa: ANN401 - a value, or a ToolError
         if cancel is not None:
             tools.cancels.discard(cancel)
         if isinstance(result, ToolError):
@@ -136,6 +136,9 @@ def host(executor: Executor, row: Row, instr: p.HostCall) -> None:
         else:
             executor.set(row, instr.into.index, result)
 
+    done: Done = take
+    if executor.observer is not None:
+        done = executor.observer.tool(row, instr.fn, instr.at, take)
     key = _key(function, call) if instr.pure else None
     if key is not None:
         cancel = tools.memo.start(key, call, executor, done)

@@ -84,7 +84,7 @@ def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
     if row.stream is not None:
         lead = state.since(row.regs[instr.state.index])
         on_text = row.stream.writer(instr.into, instr.into_text, lead=lead)
-    submit(executor, row, request, done, on_text, instr.into_text.index)
+    submit(executor, row, request, done, on_text, instr.into_text.index, instr)
 
 
 def _text(executor: Executor, row: Row, instr: p.StateText) -> None:
@@ -100,7 +100,7 @@ def _prefill(executor: Executor, row: Row, instr: p.Prefill) -> None:
     if len(keys) < MIN_PREFILL_TOKENS or not executor.target.first_prefill(keys):
         return
     request = PrefillRequest(keys=keys, priority=(row.order, instr.priority))
-    submit(executor, row, request, lambda _: None)
+    submit(executor, row, request, lambda _: None, instr=instr)
 
 
 UNSETTLED_TOKENS = 2  # at the end of an open span; more may change, rarely, and cost little

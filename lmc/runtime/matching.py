@@ -71,4 +71,4 @@ def match(executor: Executor, row: Row, instr: p.Match) -> None:
     if row.stream is not None:
         lead = template.state.since(row.regs[instr.state.index])
         on_text = row.stream.writer(instr.into, lead=lead, skip=len(template.before))
-    submit(executor, row, request, done, on_text, call=instr.into_text.index)
+    submit(executor, row, request, done, on_text, call=instr.into_text.index, instr=instr)

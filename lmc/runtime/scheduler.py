@@ -111,6 +111,11 @@ class Scheduler:
         """Whether no request is waiting or running."""
         return not self._running and not self._waiting
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests take part in the step that is under way."""
+        return len(self._flight or ())
+
     def submit(self, request: Request) -> Job:
         """Take a request. One that cannot be served, or needs no model, ends at once."""
         job = Job(request, self._arrivals)

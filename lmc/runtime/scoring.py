@@ -82,7 +82,7 @@ def select(executor: Executor, row: Row, instr: p.Select) -> None:
         request = ScoreRequest(
             keys=prompt.keys, priority=(row.order, instr.priority), continuations=tokens
         )
-        submit(executor, row, request, partial(take, nth), call=instr.into_text.index)
+        submit(executor, row, request, partial(take, nth), call=instr.into_text.index, instr=instr)
 
 
 def _warn(instr: p.Select, given: list[str]) -> None:
@@ -139,4 +139,4 @@ def score(executor: Executor, row: Row, instr: p.Score) -> None:
         continuations=[tokens],
         top=instr.top_logprobs,
     )
-    submit(executor, row, request, done, call=instr.into_value.index)
+    submit(executor, row, request, done, call=instr.into_value.index, instr=instr)
