@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lmc.errors import InternalError, ModelError, UsageError
 from lmc.runtime.gguf_file import GGUFFile
-from lmc.runtime.long_texts import LONG, LongTexts
+from lmc.runtime.known_texts import KnownTexts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Core
@@ -96,7 +96,7 @@ class Tokenizer:
         self.token_bytes = self._all_bytes()
         self._prefixes = _prefix_rule(core)
         self._middle = core if self._prefixes == "never" else _without_prefix(core)
-        self._long = LongTexts(core) if LongTexts.supports(core) else None
+        self._known = KnownTexts(core) if KnownTexts.supports(core) else None
 
     # Making one.
 
@@ -227,8 +227,8 @@ class Tokenizer:
             return []
         as_first = place == "start" or (place == "special" and self._prefixes == "each")
         try:
-            if self._long is not None and len(text) >= LONG:
-                return self._long.encode(text)
+            if self._known is not None:
+                return self._known.encode(text)
             encoding = (self._core if as_first else self._middle).encode(
                 text, add_special_tokens=False
             )
