@@ -6,7 +6,6 @@ import contextvars
 import functools
 import inspect
 import json
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from lmc.frontend.eager import run_eagerly
 from lmc.frontend.location import here, of_code
 from lmc.frontend.parameters import run_defaults
 from lmc.frontend.tools import Tool, tool
+from lmc.jit_cache import CacheInfo, JitCache
 from lmc.runnable import Runnable, current_engine, use
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ __all__ = [
 ]
 
 EAGER_THREADS = 64  # programs that run eagerly at the same time in a batch
-KEPT_TRACES = 256  # of a program, for shapes of arguments and what it reads from outside
 
 
 # --------------------------------------------------------------------------------- programs
@@ -62,14 +61,6 @@ def jit(function: Callable[..., object]) -> Program:
         UsageError: it has no parameter for the state, or it is a coroutine or a generator.
     """
     return Program(function)
-
-
-@dataclass(frozen=True)
-class _Traces:
-    """The compiled forms of a program, by what they depend on; methods of all objects share it."""
-
-    compiled: dict[tuple[object, ...], tuple[Compiled, tuple[object, ...]]]
-    lock: threading.Lock
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +97,7 @@ class Program(Runnable):
         self,
         function: Callable[..., object],
         bound: Mapping[str, object] | None = None,
-        kept: _Traces | None = None,
+        kept: JitCache | None = None,
     ) -> None:
         if isinstance(function, (classmethod, staticmethod)):
             self._descriptor: Any = function
@@ -157,7 +148,7 @@ class Program(Runnable):
         self._bound = dict(bound or {})
         if self._bound and not self._needs_instance():
             bind(self._signature, name, self._bound, where, partial=True)
-        self._kept = kept or _Traces({}, threading.Lock())
+        self._kept = kept or JitCache()
 
     def __reduce__(self) -> str | tuple[object, ...]:
         """Programs are pickled by reference, as functions are."""
@@ -277,21 +268,30 @@ class Program(Runnable):
         `outside` is what it reads from elsewhere (`snapshot`), if that is known already. With
         arguments that may change unseen, such as sets and other objects, it is made anew each time.
         """
-        if not all(map(fixed, flat.opaque)):
+        outside = snapshot(self.function) if outside is None else outside
+
+        def make() -> Compiled:
             return compile_function(self.function, self.name, flat, self.where, options)
-        key = (*flat.key, options, snapshot(self.function) if outside is None else outside)
-        kept, lock = self._kept.compiled, self._kept.lock
-        with lock:
-            known = kept.get(key)
-        if known is None:
-            compiled = compile_function(self.function, self.name, flat, self.where, options)
-            # holds the function and the opaque values: ids of what they hold are in the key
-            known = (compiled, (self.function, *flat.opaque))
-            with lock:
-                while len(kept) >= KEPT_TRACES:
-                    del kept[next(iter(kept))]
-                known = kept.setdefault(key, known)
-        return known[0]
+
+        if not all(map(fixed, flat.opaque)):
+            self._kept.missed()
+            return make()
+        # ids of the function and of the opaque values are in the key, so they are held with it
+        alive = (self.function, *flat.opaque)
+        return self._kept.get((*flat.key, options, outside), make, alive)
+
+    def cache_info(self) -> CacheInfo:
+        """How often a run, or `compile`, found the program compiled, and how often it did not.
+
+        What a compiled form depends on is its key: shape and static values of the arguments, what
+        the function and its helpers read from closures and globals, level and other options. The
+        tokenizer and the chat template are not: plans hold texts, and meet them in an engine.
+        """
+        return self._kept.info()
+
+    def cache_clear(self) -> None:
+        """Forget all compiled forms and the counts of `cache_info`."""
+        self._kept.clear()
 
     def _job(
         self, engine: Engine, eager: bool, seed: int, deadline: float | None, options: Options

@@ -1,18 +1,21 @@
 """What a program reads from outside of its arguments: globals, closures, helpers.
 
 A trace is kept and used again, so it must be found by everything that it depends on. `snapshot`
-gives that as one value, which changes when one of them changes. Containers are read through;
-objects of other classes count by identity, since nobody can know what of them a program reads.
+gives that as one value, which changes when one of them changes. Containers, the objects of the
+user's own classes, and what is named of the user's own modules are read through; objects of
+libraries count by identity, since nobody can know what of them a program reads.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
-from lmc.frontend.location import is_library
+from lmc.frontend.location import is_library, is_own
 from lmc.frontend.tools import Tool
 
 __all__ = ["fixed", "snapshot"]
@@ -40,6 +43,21 @@ def fixed(value: object) -> bool:
     return isinstance(value, kinds)
 
 
+class _Same:
+    """An object that equals only itself; held, so that its place in memory is no other's."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Same and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
 class _Reader:
     def __init__(self, found: list[object]) -> None:
         self._found = found
@@ -52,36 +70,57 @@ class _Reader:
         if isinstance(function, types.MethodType):
             self.owner(function.__self__)
             function = function.__func__
-        if type(function) is not types.FunctionType or id(function.__code__) in self._seen:
-            self._found.append(id(function))
+        if type(function) is not types.FunctionType or id(function) in self._seen:
+            self._found.append(_Same(function))
             return
         code = function.__code__
-        self._seen.add(id(code))
+        self._seen.add(id(function))
         self._found.append(code)
         if is_library(code.co_filename):
             return
-        space = function.__globals__
-        for name in _names(code):
+        space, names = function.__globals__, _names(code)
+        for name in names:
             if name in space:
-                self._found.append(name)
-                self.value(space[name])
+                self.named(name, space[name], names)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self._found.append(name)
             try:
-                self.value(cell.cell_contents)
+                self.named(name, cell.cell_contents, names)
             except ValueError:  # not set yet
-                self._found.append("empty")
+                self._found.append((name, "empty"))
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.value(default)
 
+    def named(self, name: str, value: Any, names: tuple[str, ...]) -> None:
+        """Add a value by its name; of one of the user's own modules, what `names` read there."""
+        self._found.append(name)
+        self.value(value)
+        if type(value) is types.ModuleType and id(value) not in self._seen and not _library(value):
+            self._seen.add(id(value))
+            for inner in names:
+                if inner in value.__dict__:
+                    self.named(inner, value.__dict__[inner], names)
+            self._seen.discard(id(value))  # another function may read more of it
+
     def owner(self, owner: Any) -> None:
         """Add what a method may read of its object, or of its class: the attributes."""
-        self._found.append(id(owner))
-        for holder in (owner, *(owner if isinstance(owner, type) else type(owner)).__mro__):
+        self._found.append(_Same(owner))
+        classes = (owner if isinstance(owner, type) else type(owner)).__mro__
+        for cls in classes:
+            slots = cls.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if not isinstance(owner, type) and hasattr(owner, name):
+                    self._found.append(name)
+                    self.value(getattr(owner, name))
+        for holder in (owner, *classes):
             held = getattr(holder, "__dict__", None)
-            if held is None or id(holder) in self._containers or holder is object:
+            if held is None or id(holder) in self._containers:
+                continue
+            if isinstance(holder, type) and _library(sys.modules.get(holder.__module__)):
+                continue
+            if self._items + len(held) > _MOST_ITEMS:
                 continue
             self._containers.add(id(holder))
+            self._items += len(held)
             for name, value in list(held.items()):
                 if not (name.startswith("__") and name.endswith("__")):
                     self._found.append(name)
@@ -91,22 +130,29 @@ class _Reader:
         if type(value) in _PLAIN:
             self._found.append((type(value), value))
         elif type(value) in (list, tuple, set, frozenset, dict) and self._reads(value):
-            items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+            if type(value) is dict:
+                value = [part for pair in list(value.items()) for part in pair]
+            items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else list(value)
             for item in items:
                 self.value(item)
-                if type(value) is dict:
-                    self.value(value[item])
         elif isinstance(value, (types.FunctionType, types.MethodType)):
             self.function(value)
         elif isinstance(value, Tool):  # what a tool reads is of no concern to a trace
-            self._found.append(id(value))
+            self._found.append(_Same(value))
         elif isinstance(
             held := getattr(value, "function", None), (types.FunctionType, types.MethodType)
         ):
             self.function(held)  # another program
             self.value(getattr(value, "_bound", None))
+        elif (
+            fixed(value)
+            or id(value) in self._seen
+            or _library(sys.modules.get(type(value).__module__))
+        ):
+            self._found.append(_Same(value))
         else:
-            self._found.append(id(value))
+            self._seen.add(id(value))
+            self.owner(value)
 
     def _reads(self, container: Any) -> bool:
         """Whether to read the items of a container; notes what kind and size it has."""
@@ -118,10 +164,19 @@ class _Reader:
         return True
 
 
-def _names(code: types.CodeType) -> list[str]:
-    """The global names that a code and those inside of it read, in a fixed order."""
+def _library(module: types.ModuleType | None) -> bool:
+    """Whether a module is lmc, Python's own or an installed one; those without a file may be."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str):
+        return module is not None and module.__name__ in sys.builtin_module_names
+    return is_library(file) or is_own(file)
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """The names that a code and those inside of it read, in a fixed order."""
     names = dict.fromkeys(code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             names.update(dict.fromkeys(_names(inner)))
-    return list(names)
+    return tuple(names)

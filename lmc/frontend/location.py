@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -11,7 +12,16 @@ from types import CodeType, FrameType, TracebackType
 
 from lmc.errors import Location
 
-__all__ = ["here", "in_library", "is_library", "of_code", "of_frame", "of_traceback", "unwatched"]
+__all__ = [
+    "here",
+    "in_library",
+    "is_library",
+    "is_own",
+    "of_code",
+    "of_frame",
+    "of_traceback",
+    "unwatched",
+]
 
 _LMC = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = tuple(
@@ -70,13 +80,27 @@ def of_traceback(trace: TracebackType | None) -> Location | None:
     return own or best
 
 
+@functools.cache  # asked at every call that a traced program makes
 def is_library(filename: str) -> bool:
     """Whether a source file is Python's own or an installed library's."""
     return filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
 
 
+def is_own(filename: str) -> bool:
+    """Whether a source file is one of lmc's."""
+    return filename.startswith(_LMC)
+
+
 def _shown(filename: str) -> str:
+    try:
+        return _relative(filename, os.getcwd())
+    except OSError:  # the working directory is gone
+        return filename
+
+
+@functools.lru_cache(maxsize=4096)  # asked at every primitive
+def _relative(filename: str, directory: str) -> str:
     if not os.path.isabs(filename):
         return filename
-    relative = os.path.relpath(filename)
+    relative = os.path.relpath(filename, directory)
     return filename if relative.startswith(os.pardir) else relative

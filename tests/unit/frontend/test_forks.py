@@ -147,7 +147,7 @@ def test_first_stops_the_others(eager: bool, fake: lmc.Engine) -> None:
     before = fake._runner.steps  # type: ignore[attr-defined]
     out = p.run(eager=eager)
     assert out.error is None
-    assert fake._runner.steps - before < 60  # type: ignore[attr-defined]
+    assert fake._runner.steps - before < 1000  # type: ignore[attr-defined]
     deadline = time.monotonic() + 20
     while fake.core.has_work and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -6,7 +6,9 @@ import contextlib
 import enum
 import json
 import re
+from collections import UserString
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -403,6 +405,72 @@ def test_what_a_program_reads_from_outside_is_part_of_its_key(
     assert p.run(x="a").text == "calm hi a."
     suffix = "!"
     assert p.run(x="a").text == "calm hi a!"
+
+
+class Style:
+    """An object of the user's own."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def greeting(self) -> str:
+        return f"good {self.word}"
+
+
+class Slotted:
+    __slots__ = ("word",)
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+
+STYLE = Style("day")
+SLOTTED = Slotted("one")
+
+
+def test_objects_of_the_users_own_classes_are_read_through(
+    fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += f"{STYLE.greeting()} {SLOTTED.word} {x}"
+
+    assert p.run(x="a").text == "good day one a"
+    monkeypatch.setattr(STYLE, "word", "night")
+    assert p.run(x="a").text == "good night one a"
+    monkeypatch.setattr(SLOTTED, "word", "two")
+    assert p.run(x="a").text == "good night two a"
+
+
+def test_modules_of_the_users_own_are_read_through(
+    fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "settings_of_mine.py").write_text("WORD = 'old'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import settings_of_mine  # type: ignore[import-not-found]
+
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += settings_of_mine.WORD + x
+
+    assert p.run(x="a").text == "olda"
+    settings_of_mine.WORD = "new"
+    assert p.run(x="a").text == "newa"
+
+
+def test_an_object_in_the_place_of_another_in_memory_is_not_taken_for_it(
+    fake: lmc.Engine,
+) -> None:
+    held: Any = None
+
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += f"{held}{x}"
+
+    for n in range(5):  # each is freed before the next is made
+        held = None
+        held = UserString(f"{n}")
+        assert p.run(x="a").text == f"{n}a"
 
 
 def test_arguments_that_change_are_read_anew(fake: lmc.Engine) -> None:
