@@ -140,6 +140,8 @@ def test_main_with_the_real_model(
         "agent": "finish: 86",
         "chat": "honey",
         "self_consistency": "vote:",
+        "tree_of_thought": "best: ",
+        "rag": "Ada Lovelace",
         "json_extract": "20 cards and 20 cities; ",
     }
     assert says[path.stem] in out
