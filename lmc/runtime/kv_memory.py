@@ -95,17 +95,18 @@ class KVMemory:
     def keep_paths(
         self, sequence: TokenSequence, paths: Iterable[tuple[KeyArray, IntArray]]
     ) -> set[int]:
-        """Let the cache hold continuations of a prompt, each as keys and slots.
+        """Let the cache hold continuations of a prompt that it holds, each as keys and slots.
 
         Returns:
             The slots that the cache owns now; the others are still the caller's.
         """
-        end = sequence.total
+        lease = sequence.need_lease()
+        if lease.length != sequence.total:
+            raise InternalError("a prompt is continued in the cache that does not hold all of it")
         given: set[int] = set()
         for keys, slots in paths:
-            places = np.concatenate([sequence.slots[:end], slots])
-            known = self.cache.insert(np.concatenate([sequence.keys[:end], keys]), places)
-            given.update(places[known:].tolist())
+            known = lease.insert(keys, slots)
+            given.update(slots[known:].tolist())
         return given
 
     def let_go(self, sequence: TokenSequence, end: int, others: IntArray) -> None:

@@ -140,6 +140,14 @@ class Lease:
             node = self._tree()._attach(node, keys[known:], slots[known:], fresh=fresh)
         return self._move(node, len(keys))
 
+    def insert(self, keys: KeyArray, slots: IntArray) -> int:
+        """Have the cache hold `keys`, which follow the prefix, without leasing them.
+
+        Returns:
+            As `RadixCache.insert`.
+        """
+        return self._tree()._insert(self._end(), keys, slots)
+
     def release(self) -> None:
         """Give the right up.
 
@@ -159,10 +167,12 @@ class Lease:
         if node is old:
             return _NO_SLOTS
         self._tree()._pin(node, old)
-        edges = [n.slots for n in itertools.takewhile(lambda n: n is not old, node.path())]
         self._node = node
         self.length += gained
-        return np.concatenate(edges[::-1]) if len(edges) > 1 else edges[0]
+        if node.parent is old:
+            return node.slots
+        edges = [n.slots for n in itertools.takewhile(lambda n: n is not old, node.path())]
+        return np.concatenate(edges[::-1])
 
     def _tree(self) -> RadixCache:
         cache = self._cache()
@@ -237,7 +247,11 @@ class RadixCache:
         """
         if len(keys) != len(slots):
             raise InternalError(f"{len(keys)} keys need as many slots, not {len(slots)}")
-        node, known = self._walk(self._root, keys, len(keys))
+        return self._insert(self._root, keys, slots)
+
+    def _insert(self, below: _Node, keys: KeyArray, slots: IntArray) -> int:
+        """Hold `keys` below a node; how many were held before."""
+        node, known = self._walk(below, keys, len(keys))
         if known < len(keys):
             self._queue(self._attach(node, keys[known:], slots[known:], fresh=False))
         return known

@@ -417,8 +417,7 @@ def work_of(
     """
     if not len(request.keys):
         raise UsageError("a model call needs at least one token of prompt", hint="append some text")
-    tokens = tokens_of(request.keys)
-    if int(tokens.min()) < 0 or int(tokens.max()) >= vocabulary.size:
+    if int(request.keys.min()) < 0 or int(request.keys.max()) >= 2 * vocabulary.size:
         raise UsageError(f"the prompt holds token ids outside of 0..{vocabulary.size - 1}")
     if isinstance(request, GenRequest):
         _check_sampling(request.sampling)
@@ -438,7 +437,9 @@ def work_of(
             raise UsageError(
                 "a continuation to score is empty", hint="give choices of at least one token"
             )
-        if not all(0 <= t < vocabulary.size for c in request.continuations for t in c):
+        low = min(map(min, request.continuations))
+        high = max(map(max, request.continuations))
+        if low < 0 or high >= vocabulary.size:
             raise UsageError(f"a continuation holds token ids outside of 0..{vocabulary.size - 1}")
         return ScoreWork(request)
     if isinstance(request, PrefillRequest):
