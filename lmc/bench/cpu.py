@@ -16,7 +16,7 @@ from lmc.bench.workloads import WORKLOADS, Workload
 from lmc.engine import Engine
 from lmc.errors import UsageError
 
-__all__ = ["FIGURES", "Figure", "Report", "as_markdown", "run"]
+__all__ = ["FIGURES", "Figure", "Report", "as_markdown", "circumstances_of", "run"]
 
 FIGURES = ("prefill", "decode-1", "decode-16", *WORKLOADS, "radix", "executor")
 PROMPT_TOKENS = 512
@@ -131,15 +131,17 @@ def run(
                     figures.append(_decode(batch, engine, other, repeats))
     else:
         description = "no model"
-    return Report((*figures, *bookkeeping), _circumstances(description, peer, repeats))
+    return Report((*figures, *bookkeeping), circumstances_of(description, peer, repeats))
 
 
-def _circumstances(description: str, peer: bool, repeats: int) -> dict[str, str]:
+def circumstances_of(description: str, peer: bool | None, repeats: int) -> dict[str, str]:
+    """What figures depend on besides lmc; `peer` is None where there could be none."""
     import torch
     import transformers
 
     from lmc import __version__
 
+    with_peer = f"transformers {transformers.__version__}"
     model = "unknown processor"
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -150,7 +152,7 @@ def _circumstances(description: str, peer: bool, repeats: int) -> dict[str, str]
     return {
         "lmc": __version__,
         "engine": description,
-        "peer": f"transformers {transformers.__version__}" if peer else "none",
+        **({} if peer is None else {"peer": with_peer if peer else "none"}),
         "repeats": f"{repeats} of each figure, after one to warm up",
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_text
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,8 +21,8 @@ def bench_command(
         list[str] | None,
         typer.Argument(
             metavar="[WORKLOAD]...",
-            help='Figures to measure; "cpu" is all of them, "gpu" those for a CUDA device '
-            "(names after it are some of these).",
+            help='Figures to measure; "cpu" is all of them, "gpu" those for a CUDA device, '
+            '"programs" programs compiled beside eager (names after these are some of theirs).',
         ),
     ] = None,
     json: Annotated[
@@ -36,10 +36,18 @@ def bench_command(
     peer: Annotated[bool, typer.Option(help="Measure transformers as well.")] = True,
     dtype: Annotated[str, typer.Option(help="Number format of both.")] = "auto",
     model: Annotated[
-        str, typer.Option(help="With gpu: a known name, a folder or a .gguf file.")
+        str, typer.Option(help="With gpu or programs: a known name, a folder or a .gguf file.")
     ] = DEFAULT_MODEL,
     weights: Annotated[
         str | None, typer.Option(help='With gpu: "random" needs no weights but only a config.')
+    ] = None,
+    kv_share: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--kv-share",
+            min=0.0,
+            help="With programs: also with a KV cache of this share of all tokens.",
+        ),
     ] = None,
     deterministic: Annotated[
         bool, typer.Option(help="With gpu: results that do not depend on the batch.")
@@ -47,6 +55,7 @@ def bench_command(
     traceback: options.Traceback = False,  # noqa: ARG001
 ) -> None:
     """Measure, print a table, and say in which circumstances it was made."""
+    report: Any
     from lmc.bench.cpu import as_markdown, run
     from lmc.bench.gpu import gpu_markdown, run_gpu
 
@@ -64,6 +73,19 @@ def bench_command(
             say=lambda line: print(line, file=sys.stderr),
         )
         table = gpu_markdown(report)
+    elif workloads and workloads[0] == "programs":
+        from lmc.bench.programs import programs_markdown, run_programs
+
+        report = run_programs(
+            workloads[1:],
+            shares=kv_share or (),
+            model=model,
+            threads=threads,
+            repeats=repeats,
+            dtype=dtype,
+            say=lambda name: print(f"measuring {name}", file=sys.stderr),
+        )
+        table = programs_markdown(report)
     else:
         report = run(
             [name for name in workloads or () if name != "cpu"],

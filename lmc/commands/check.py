@@ -1,20 +1,28 @@
-"""`lmc check`: a compiled program against the Python function it was made from."""
+"""`lmc check`: compiled programs against the Python functions they were made from."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from lmc.commands import options
+from lmc.commands.given import Rows, given_arguments
+from lmc.commands.made_up import made_up_rows, missing_arguments
 from lmc.commands.output import say
-from lmc.commands.running import How, check_compiles, what_to_run
+from lmc.commands.running import How, check_compiles
+from lmc.commands.source import load_programs
 from lmc.errors import LmcError, RunError, UsageError
 
 if TYPE_CHECKING:
+    from lmc.api import Program
+    from lmc.driver import Options
     from lmc.engine import Engine
     from lmc.result import Result
 
@@ -24,7 +32,13 @@ SHOWN = 24  # characters on each side of a difference
 
 
 def check_command(
-    source: options.Source,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PROGRAM.py[:NAME]...",
+            help="Files, and the function in each; all its programs where none is named.",
+        ),
+    ],
     arg: options.Arg = None,
     args: options.Args = None,
     batch: options.Batch = None,
@@ -37,50 +51,88 @@ def check_command(
     seed: options.Seed = 0,
     traceback: options.Traceback = False,  # noqa: ARG001 - its callback keeps it
 ) -> None:
-    """Run a program compiled and eagerly on the same rows, and show the first difference.
+    """Run programs compiled and eagerly on the same rows, and show the first difference of each.
 
     Both give the same, token by token, unless the function has effects, or reads something that
-    changes, between its runs. A row that fails must fail alike both ways.
+    changes, between its runs. A row that fails must fail alike both ways. Arguments that are not
+    given are made up.
     """
-    from lmc.api import Loaded
-
     chosen = options.compile_options(level, passes)
-    what = what_to_run(source, arg, args, batch, False)
-    if isinstance(what.program, Loaded):
-        raise UsageError(
-            f"{source} is an artifact", hint="check the .py file that it was made from"
-        )
     how = How(model, device, dtype, kv_tokens, False, seed, chosen, None)
-    rows = what.rows if what.rows is not None else [what.arguments]
+    differing = []
     results = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
-        check_compiles(what.program, rows, how)
-        with how.engine(what.program.name) as engine:
-            compiled = what.program.iter_batch(rows, engine=engine, options=chosen)
-            eager = what.program.iter_batch(rows, engine=engine, eager=True)
-            count = calls = tokens = failed = 0
-            with contextlib.closing(compiled), contextlib.closing(eager):
-                for one, other in zip(compiled, eager, strict=True):
-                    difference = next(_differences(one, other, engine), None)
-                    if difference is not None:
-                        place = f"line {what.rows.lines[one.index]}: " if what.rows else ""
-                        say(place + difference.shown(), results)
-                        raise RunError(
-                            "compiled and eager do not give the same",
-                            what.program.where,
-                            hint="a program must do the same each time it runs: no random numbers, "
-                            "clocks or counters of its own, nothing changed outside",
-                        )
-                    count += 1
-                    failed += one.error is not None
-                    for meta in _metas(one):
-                        calls += 1
-                        tokens += meta.completion_tokens
+        checks = list(_checks(sources, arg, args, batch))
+        for check in checks:
+            check_compiles(check.program, check.rows, how)
+        with how.engine(checks[0].program.name) as engine:
+            for check in checks:
+                told, same = _compare(check, engine, chosen)
+                say(f"{check.source}: {told}" if len(checks) > 1 else told, results)
+                if not same:
+                    differing.append(check)
+    if differing:
+        raise RunError(
+            "compiled and eager do not give the same",
+            differing[0].program.where,
+            hint="a program must do the same each time it runs: no random numbers, clocks or "
+            "counters of its own, nothing changed outside",
+        )
+
+
+@dataclass(frozen=True)
+class _Check:
+    """A program and the rows to check it on; `lines` tells where in a file they stand."""
+
+    source: str
+    program: Program
+    rows: Rows | list[dict[str, object]]
+    made_up: tuple[str, ...] = ()
+    lines: Sequence[int] = ()
+
+
+def _checks(
+    sources: Sequence[str], arg: list[str] | None, args: str | None, batch: Path | None
+) -> Iterator[_Check]:
+    """What is to be checked; all sources are read before anything runs."""
+    if args is not None and batch is not None:
+        raise UsageError(
+            "--args and --batch exclude each other", hint="give what varies by --batch"
+        )
+    for given_source in sources:
+        for source, program in load_programs(given_source).items():
+            given = given_arguments(program, arg, args)
+            if batch is not None:
+                rows = Rows(batch, given)
+                yield _Check(source, program, rows, lines=rows.lines)
+                continue
+            made = made_up_rows(program, given)
+            program.arguments(made[0])  # refuses what the program does not take
+            yield _Check(source, program, made, tuple(missing_arguments(program, given)))
+
+
+def _compare(check: _Check, engine: Engine, chosen: Options) -> tuple[str, bool]:
+    """What to say of a program, and whether both ways give the same."""
+    compiled = check.program.iter_batch(check.rows, engine=engine, options=chosen)
+    eager = check.program.iter_batch(check.rows, engine=engine, eager=True)
+    count = calls = tokens = failed = 0
+    with contextlib.closing(compiled), contextlib.closing(eager):
+        for one, other in zip(compiled, eager, strict=True):
+            difference = next(_differences(one, other, engine), None)
+            if difference is not None:
+                place = f"line {check.lines[one.index]}: " if check.lines else ""
+                return place + difference.shown(), False
+            count += 1
+            failed += one.error is not None
+            for meta in _metas(one):
+                calls += 1
+                tokens += meta.completion_tokens
+    made_up = f" with a made-up {' and '.join(check.made_up)}" if check.made_up else ""
     alike = f", {failed} of which failed alike" if failed else ""
-    say(
-        f"{count} row{'s' * (count != 1)}{alike}: compiled and eager give the same, "
+    return (
+        f"{count} row{'s' * (count != 1)}{made_up}{alike}: compiled and eager give the same, "
         f"token by token ({calls} model calls in variables, {tokens} tokens)\n",
-        results,
+        True,
     )
 
 

@@ -19,7 +19,7 @@ from lmc.errors import UsageError
 if TYPE_CHECKING:
     from lmc.api import Loaded, Program
 
-__all__ = ["Rows", "given_arguments"]
+__all__ = ["Rows", "annotation_of", "given_arguments", "options_of"]
 
 Read = Callable[[str], object]
 """Makes a value of the text that stands after the `=` of an --arg."""
@@ -47,7 +47,7 @@ def given_arguments(
         if name in named:
             raise UsageError(f"--arg {name} is given twice", hint="give one of them")
         named.add(name)
-        held[name] = _value(_text_of(text, f"--arg {name}"), name, _annotation(program, name))
+        held[name] = _value(_text_of(text, f"--arg {name}"), name, annotation_of(program, name))
     return held
 
 
@@ -104,7 +104,7 @@ def _kind(value: object) -> str:
 # ------------------------------------------------------------------------- values of --arg
 
 
-def _annotation(program: Program | Loaded, name: str) -> Any:  # noqa: ANN401 - any annotation
+def annotation_of(program: Program | Loaded, name: str) -> Any:  # noqa: ANN401 - any annotation
     """What a parameter is said to be; `str` where nothing is said."""
     from lmc.api import Loaded
 
@@ -142,7 +142,7 @@ def _evaluated(annotation: Any, function: Callable[..., object]) -> Any:  # noqa
 
 def _value(text: str, name: str, annotation: Any) -> object:  # noqa: ANN401
     """The value of an --arg for a parameter of that annotation."""
-    options = _options(annotation)
+    options = options_of(annotation)
     if any(_is_text(option) for option in options):
         return text
     if bool in options and text.lower() in ("true", "false"):
@@ -164,12 +164,12 @@ def _value(text: str, name: str, annotation: Any) -> object:  # noqa: ANN401
 _NOTHING = object()
 
 
-def _options(annotation: Any) -> list[Any]:  # noqa: ANN401
+def options_of(annotation: Any) -> list[Any]:  # noqa: ANN401
     """The members of a union, or the one annotation."""
     if typing.get_origin(annotation) is typing.Annotated:
-        return _options(typing.get_args(annotation)[0])
+        return options_of(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return [one for member in typing.get_args(annotation) for one in _options(member)]
+        return [one for member in typing.get_args(annotation) for one in options_of(member)]
     return [annotation]
 
 

@@ -17,7 +17,14 @@ from lmc.errors import LmcError, Location, TraceError, UsageError
 if TYPE_CHECKING:
     from lmc.api import Loaded, Program
 
-__all__ = ["ARTIFACT_SUFFIX", "faults_of_program", "load_program", "load_source", "source_path"]
+__all__ = [
+    "ARTIFACT_SUFFIX",
+    "faults_of_program",
+    "load_program",
+    "load_programs",
+    "load_source",
+    "source_path",
+]
 
 ARTIFACT_SUFFIX = ".lmc"
 
@@ -50,6 +57,28 @@ def load_program(source: str) -> Program:
         UsageError: the file or the name is not there, or the file holds several programs.
         TraceError: the file cannot be imported.
     """
+    path, name = _program_file(source)
+    return _chosen(_imported(path), path, name)
+
+
+def load_programs(source: str) -> dict[str, Program]:
+    """The program that `PROGRAM.py:NAME` names, or all that `PROGRAM.py` makes, by their sources.
+
+    Raises:
+        As `load_program`; a file may hold several.
+    """
+    path, name = _program_file(source)
+    module = _imported(path)
+    if name:
+        return {source: _chosen(module, path, name)}
+    own = _made_in(module)
+    if len(own) < 2:
+        return {source: _chosen(module, path, "")}
+    return {f"{path}:{name}": program for name, program in own.items()}
+
+
+def _program_file(source: str) -> tuple[Path, str]:
+    """The Python file of a source, and the name of the program in it or nothing."""
     path, name = _parted(source)
     _check_file(path)
     if path.suffix == ARTIFACT_SUFFIX:
@@ -58,7 +87,7 @@ def load_program(source: str) -> Program:
         )
     if path.suffix != ".py":
         raise UsageError(f"{path} is not a Python file", hint="give PROGRAM.py or PROGRAM.py:NAME")
-    return _chosen(_imported(path), path, name)
+    return path, name
 
 
 def source_path(source: str) -> Path:
@@ -153,18 +182,27 @@ def _chosen(module: ModuleType, path: Path, name: str) -> Program:
             f"there is no program {name} in {path}",
             hint=f"did you mean {path}:{near[0]}?" if near else _listed(programs, path),
         )
-    # Programs that the file imports from elsewhere are helpers, unless there are no others.
-    own = {k: p for k, p in programs.items() if p.function.__module__ == module.__name__}
-    distinct = {id(p): k for k, p in reversed((own or programs).items())}
-    if not distinct:
+    own = _made_in(module)
+    if not own:
         raise UsageError(
             f"there is no program in {path}", hint="decorate the function with @lmc.jit"
         )
-    if len(distinct) > 1:
-        raise UsageError(
-            f"there are {len(distinct)} programs in {path}", hint=_listed(own or programs, path)
-        )
-    return programs[next(iter(distinct.values()))]
+    if len(own) > 1:
+        raise UsageError(f"there are {len(own)} programs in {path}", hint=_listed(own, path))
+    return next(iter(own.values()))
+
+
+def _made_in(module: ModuleType) -> dict[str, Program]:
+    """The programs of a file, each once, by name.
+
+    Those that it imports from elsewhere are helpers, unless there are no others.
+    """
+    from lmc.api import Program
+
+    programs = {key: held for key, held in vars(module).items() if isinstance(held, Program)}
+    own = {k: p for k, p in programs.items() if p.function.__module__ == module.__name__}
+    first = {id(p): k for k, p in reversed((own or programs).items())}
+    return {name: programs[name] for name in programs if first.get(id(programs[name])) == name}
 
 
 def _listed(programs: dict[str, Program], path: Path) -> str:

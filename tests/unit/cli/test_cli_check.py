@@ -106,3 +106,70 @@ def test_what_cannot_be_checked(invoke: Invoke, write: Write) -> None:
     invoke("compile", "p.py", "-o", "p.lmc")
     assert "artifact" in invoke("check", "p.lmc", code=2).stderr
     assert "nope" in invoke("check", "p.py", "--arg", "nope=1", "--model", "fake", code=2).stderr
+
+
+def test_several_files_and_all_programs_in_them(invoke: Invoke, write: Write) -> None:
+    write("p.py", GOOD)
+    write(
+        "q.py",
+        """
+        import lmc
+        from p import p
+
+        @lmc.jit
+        def one(s):
+            s += lmc.gen("a", 3)
+
+        @lmc.jit
+        def two(s, n: int, word: str):
+            p(s, word * n)
+
+        again = two
+        """,
+    )
+    out = invoke("check", "p.py", "q.py", "q.py:one", "--model", "fake").stdout.splitlines()
+    assert [line.partition(" row")[0] for line in out] == [
+        "p.py: 1",
+        "q.py:one: 1",
+        "q.py:two: 3",
+        "q.py:one: 1",
+    ]
+    assert " with a made-up n and word: compiled and eager give the same" in out[2]
+
+
+def test_a_difference_in_one_file_does_not_hide_the_others(invoke: Invoke, write: Write) -> None:
+    write("calls.py", "import lmc\ncalls = [0]\n\n@lmc.jit\ndef bad(s):\n    calls[0] += 1\n"
+          "    s += f'{calls[0]}' + lmc.gen('a', 2)\n")  # fmt: skip
+    write("p.py", GOOD)
+    result = invoke("check", "calls.py", "p.py", "--model", "fake", code=1)
+    assert result.stdout.startswith("calls.py: the ")
+    assert "p.py: 1 row: compiled and eager give the same" in result.stdout
+    assert "do not give the same (calls.py:" in result.stderr
+
+
+def test_made_up_texts_are_those_that_a_program_asks_for(invoke: Invoke, write: Write) -> None:
+    write(
+        "p.py",
+        """
+        import lmc
+        from typing import Literal
+
+        seen = []
+
+        @lmc.jit
+        def p(s, word: str, words: list[str], kind: Literal["a", "b"], pair: tuple[int, ...]):
+            if word == "magic" or words[1] == "second":
+                raise ValueError(word + words[1])
+            s += f"{word} {kind} {len(words)} {pair}" + lmc.gen("a", 2)
+        """,
+    )
+    out = invoke("check", "p.py", "--model", "fake").stdout
+    assert out.startswith("5 rows with a made-up word and words and kind and pair, 2 of which")
+    given = invoke("check", "p.py", "--model", "fake", "--arg", "word=x").stdout
+    assert given.startswith("3 rows with a made-up words and kind and pair, 1 of which")
+
+
+def test_an_artifact_is_refused(invoke: Invoke, write: Write) -> None:
+    write("p.py", GOOD)
+    invoke("compile", "p.py", "--emit", "plan", "-o", "p.lmc")
+    assert "p.lmc is an artifact" in invoke("check", "p.lmc", "--model", "fake", code=2).stderr

@@ -1,0 +1,222 @@
+"""`lmc bench programs`: programs compiled beside the same programs run eagerly, on one engine.
+
+Eagerly, a row is a thread that runs the Python function, as in SGLang's front end; both ways use
+the same engine, the same threads of the model and an empty cache, in turn. What differs is what the
+compiler knows beforehand. `json` is written as statements for the eager side, as it would be in
+SGLang, and as one template for the compiled side: there the outputs may differ, elsewhere they are
+compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmc.api import Program
+from lmc.bench.cpu import circumstances_of
+from lmc.bench.tasks import PROGRAMS, Measured
+from lmc.driver import Options
+from lmc.engine import Engine
+from lmc.errors import InternalError, UsageError
+
+__all__ = ["Comparison", "ProgramsReport", "programs_markdown", "run_programs"]
+
+
+@dataclass
+class _Side:
+    """What one way of running took, run by run."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    steps: int = 0
+    computed: int = 0
+    generated: int = 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One workload at one size of the KV cache.
+
+    Attributes:
+        name: of the workload.
+        rows: programs in a run.
+        kv_share: KV tokens there are, of all tokens that the run ever holds; None for ample.
+        compiled_wall, eager_wall, compiled_cpu, eager_cpu: seconds of a run, medians.
+        wall_ratio, cpu_ratio: eager over compiled: medians of the ratios of runs next to each other.
+        compiled_steps, eager_steps: of the model, in the last run.
+        compiled_computed, eager_computed: prompt tokens that were not found in the cache.
+    """
+
+    name: str
+    rows: int
+    kv_share: float | None
+    compiled_wall: float
+    eager_wall: float
+    compiled_cpu: float
+    eager_cpu: float
+    wall_ratio: float
+    cpu_ratio: float
+    compiled_steps: int
+    eager_steps: int
+    compiled_computed: int
+    eager_computed: int
+
+
+@dataclass(frozen=True)
+class ProgramsReport:
+    """All comparisons and the circumstances they were made in."""
+
+    comparisons: tuple[Comparison, ...]
+    circumstances: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "circumstances": self.circumstances,
+            "programs": [dataclasses.asdict(c) for c in self.comparisons],
+        }
+
+
+def run_programs(
+    names: Sequence[str] = (),
+    *,
+    shares: Sequence[float] = (),
+    level: int = 2,
+    model: str | None = None,
+    threads: int | None = None,
+    repeats: int = 3,
+    dtype: str = "auto",
+    say: Callable[[str], None] = lambda _: None,
+) -> ProgramsReport:
+    """Measure.
+
+    Args:
+        names: some of `PROGRAMS`; all if empty.
+        shares: KV caches to measure with besides an ample one: shares of all tokens of the run.
+        level: of the compiled side.
+        model: by default the default one.
+        threads: of the model; by default one a physical core.
+        repeats: pairs of runs, after one to warm up; which side is first alternates.
+        dtype: of the engine.
+        say: told what is being measured.
+
+    Raises:
+        UsageError: there is no such workload.
+    """
+    unknown = [name for name in names if name not in PROGRAMS]
+    if unknown:
+        raise UsageError(
+            f"there is no benchmark {unknown[0]!r}", hint=f"benchmarks are {', '.join(PROGRAMS)}"
+        )
+    given: dict[str, Any] = {"threads": threads, "dtype": dtype}
+    if model is not None:
+        given["model"] = model
+    found: list[Comparison] = []
+    totals: dict[str, int] = {}
+    wanted = list(names or PROGRAMS)
+    with Engine(**given) as engine:
+        for name in wanted:
+            say(name)
+            comparison, totals[name] = _compare(PROGRAMS[name], engine, None, level, repeats)
+            found.append(comparison)
+        circumstances = circumstances_of(
+            getattr(engine._runner, "description", engine.model), None, repeats
+        )
+    for share in shares:
+        for name in wanted:
+            say(f"{name}, KV cache of {share:.0%}")
+            with Engine(**given, kv_tokens=max(256, int(share * totals[name]))) as engine:
+                found.append(_compare(PROGRAMS[name], engine, share, level, repeats)[0])
+    return ProgramsReport(tuple(found), circumstances)
+
+
+def _compare(
+    work: Measured, engine: Engine, share: float | None, level: int, repeats: int
+) -> tuple[Comparison, int]:
+    """Both ways in turn; and how many tokens the KV cache ever held, in the compiled run."""
+    sides = {False: _Side(), True: _Side()}
+    for turn in range(repeats + 1):
+        texts = {}
+        for eager in (False, True) if turn % 2 else (True, False):
+            program = work.eager if eager and work.eager is not None else work.program
+            texts[eager] = _run(program, work, engine, eager, level, sides[eager], keep=turn > 0)
+        if work.eager is None and texts[False] != texts[True]:
+            raise InternalError(f"{work.name}: compiled and eager do not give the same")
+    compiled, eagerly = sides[False], sides[True]
+    comparison = Comparison(
+        name=work.name,
+        rows=len(work.rows),
+        kv_share=share,
+        compiled_wall=statistics.median(compiled.wall),
+        eager_wall=statistics.median(eagerly.wall),
+        compiled_cpu=statistics.median(compiled.cpu),
+        eager_cpu=statistics.median(eagerly.cpu),
+        wall_ratio=_ratio(eagerly.wall, compiled.wall),
+        cpu_ratio=_ratio(eagerly.cpu, compiled.cpu),
+        compiled_steps=compiled.steps,
+        eager_steps=eagerly.steps,
+        compiled_computed=compiled.computed,
+        eager_computed=eagerly.computed,
+    )
+    return comparison, compiled.computed + compiled.generated
+
+
+def _ratio(over: Sequence[float], under: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(over, under, strict=True))
+
+
+def _run(
+    program: Program,
+    work: Measured,
+    engine: Engine,
+    eager: bool,
+    level: int,
+    side: _Side,
+    *,
+    keep: bool,
+) -> list[str]:
+    """Run all rows once, with an empty cache; their texts."""
+    engine.core.forget()
+    before = dataclasses.replace(engine.stats)
+    cpu, wall = time.process_time(), time.perf_counter()
+    results = program.run_batch(
+        list(work.rows), engine=engine, eager=eager, options=Options(level=level)
+    )
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    for result in results:
+        if result.error is not None:
+            raise result.error
+    after = engine.stats
+    if keep:
+        side.wall.append(wall)
+        side.cpu.append(cpu)
+    side.steps = after.model_steps - before.model_steps
+    side.computed = (after.prompt_tokens - before.prompt_tokens) - (
+        after.cached_tokens - before.cached_tokens
+    )
+    side.generated = after.generated_tokens - before.generated_tokens
+    return [result.text for result in results]
+
+
+def programs_markdown(report: ProgramsReport) -> str:
+    """The report as a table and its circumstances."""
+    lines = [
+        "| program | rows | KV cache | programs/s, compiled / eager | ratio | ratio of CPU seconds "
+        "| steps, compiled / eager | prompt tokens computed, compiled / eager |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for c in report.comparisons:
+        share = "ample" if c.kv_share is None else f"{c.kv_share:.0%}"
+        lines.append(
+            f"| {c.name} | {c.rows} | {share} "
+            f"| {c.rows / c.compiled_wall:.2f} / {c.rows / c.eager_wall:.2f} "
+            f"| {c.wall_ratio:.2f} | {c.cpu_ratio:.2f} "
+            f"| {c.compiled_steps} / {c.eager_steps} "
+            f"| {c.compiled_computed} / {c.eager_computed} |"
+        )
+    lines += ["", *(f"* {name}: {value}" for name, value in report.circumstances.items())]
+    return "\n".join(lines) + "\n"
