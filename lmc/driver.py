@@ -12,10 +12,12 @@ from lmc.errors import Location
 if TYPE_CHECKING:
     from lmc.frontend.arguments import Arguments
     from lmc.ir.core import Program
-    from lmc.passes.instruments import PassRecord
+    from lmc.passes.instruments import Change, PassRecord
     from lmc.plan import Plan
 
-__all__ = ["Compiled", "Options", "compile_function", "optimize", "trace_function"]
+__all__ = [
+    "Compiled", "Options", "changes_of", "compile_function", "optimize", "trace_function",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,22 @@ def optimize(program: Program, options: Options) -> tuple[Program, tuple[PassRec
     instruments: list[Instrument] = [timing, VerifyEach()]
     if options.dump is not None:
         instruments.append(DumpIR(options.dump))
-    pipeline = options.level if options.passes is None else options.passes
-    optimized = PassManager.of(pipeline, instruments).run(program)
+    optimized = PassManager.of(_pipeline(options), instruments).run(program)
     return optimized, tuple(timing.records)
+
+
+def _pipeline(options: Options) -> str | int:
+    return options.level if options.passes is None else options.passes
+
+
+def changes_of(compiled: Compiled) -> tuple[Change, ...]:
+    """What each pass was given and made. The passes run again: graphs are not kept for it."""
+    from lmc.passes.instruments import Keep
+    from lmc.passes.manager import PassManager
+
+    kept = Keep()
+    PassManager.of(_pipeline(compiled.options), [kept]).run(compiled.traced)
+    return tuple(kept.changes)
 
 
 def compile_function(

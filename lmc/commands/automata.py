@@ -60,10 +60,9 @@ def automata_beside(program: Program, most_edges: int) -> list[Beside]:
     for held in _held(program):
         if not held.alone:
             continue
-        source = held.source if isinstance(held.source, str) else list(held.source)
         view = compressed(held.automaton.machine, most_edges)
         nodes = tuple(dict.fromkeys(number for _, number, _ in held.gens))
-        found.append(Beside(f"{held.kind} {source}", view, nodes))
+        found.append(Beside(held.kind, held.source, view, nodes))
     return found
 
 

@@ -74,11 +74,9 @@ def compile_command(
     from lmc.commands.source import faults_of_program, load_program
     from lmc.frontend.arguments import flatten
 
-    if emit is Emit.html:
-        raise UsageError("--emit html is not available in this version", hint="use --emit svg")
     artifact = output is not None and (emit is None or output.suffix == ".lmc")
-    if model is not None and not artifact:
-        note("--model only matters for artifacts: add -o FILE.lmc")
+    if model is not None and not artifact and emit not in (Emit.html, Emit.report):
+        note("--model only matters for artifacts, --emit html and --emit report")
     if output is not None:
         options.check_writable(output, "-o")
     chosen = options.compile_options(level, passes, dump_ir)
@@ -98,7 +96,7 @@ def compile_command(
         _write_artifact(output, program, compiled, model)
     if emit is None and artifact:
         return
-    text = _emitted(emit or Emit.ir, compiled, shapes)
+    text = _emitted(emit or Emit.ir, compiled, shapes, model)
     if output is None or artifact:
         say(text, sys.stdout)
     else:
@@ -190,7 +188,7 @@ def _ends(graph: Graph) -> Iterator[str]:
             )
 
 
-def _emitted(emit: Emit, compiled: Compiled, shapes: list[Shape] | None) -> str:
+def _emitted(emit: Emit, compiled: Compiled, shapes: list[Shape] | None, model: str | None) -> str:
     from lmc.commands.automata import automata_beside
     from lmc.ir import export
 
@@ -202,6 +200,11 @@ def _emitted(emit: Emit, compiled: Compiled, shapes: list[Shape] | None) -> str:
     }
     if emit in graphs:
         return graphs[emit](compiled.program)
+    if emit is Emit.html:
+        from lmc.commands.counting import meter_of
+        from lmc.commands.page import page_of
+
+        return page_of(compiled, meter_of(compiled.program, model))
     held: dict[str, Any]
     if emit is Emit.json:
         held = export.to_json(compiled.program)

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lmc.ir.core import Const, Node, Op, Program, Region, Value
-from lmc.ir.ops import MODEL_CALLS, Extend, Gen, If, Match, Prefill, Release, Role
+from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
+from lmc.ir.ops import MODEL_CALLS, Extend, Gen, If, Match, Prefill, Pure, Release, Role
 from lmc.ir.types import STATE
 from lmc.params import GenParams
 
 __all__ = [
-    "Cost", "calls_on_ways", "cost", "definitions", "gens", "released", "state_tree", "uses",
+    "Cost", "Parts", "calls_on_ways", "cost", "definitions", "gens", "known_characters", "released",
+    "state_tree", "uses",
 ]  # fmt: skip
 
 
@@ -98,9 +99,57 @@ class _Way:
     repeated: int = 0
 
 
-def cost(program: Program) -> Cost:
-    """Bounds on the work of one row of a program."""
-    ways = list(_ways(program.body, {}, _Way()))
+class Parts:
+    """The texts that a program's extends append, with joined texts taken apart."""
+
+    def __init__(self, program: Program) -> None:
+        self._made_by = {
+            node.results[0]: node.op for node in program.walk() if isinstance(node.op, Pure)
+        }
+
+    def of(self, op: Extend) -> list[Operand]:
+        """Constants, and values that are not joined from others."""
+        found: list[Operand] = []
+        todo = list(reversed(op.parts))
+        while todo:
+            part = todo.pop()
+            made = self._made_by.get(part) if isinstance(part, Value) else None
+            if made is not None and made.mnemonic == "text.concat":
+                todo += reversed(made.args)
+            else:
+                found.append(part)
+        return found
+
+
+def known_characters(
+    program: Program, given: Mapping[Value, str] | None = None
+) -> dict[Value, int]:
+    """How many characters each state appends to the one before it, as far as they are known.
+
+    Args:
+        program: whose states.
+        given: the texts of parameters that are known.
+    """
+    given, parts = given or {}, Parts(program)
+    return {
+        node.results[0]: sum(
+            len(str(p.value)) if isinstance(p, Const) else len(given.get(p, ""))
+            for p in parts.of(node.op)
+        )
+        for node in program.walk()
+        if isinstance(node.op, Extend)
+    }
+
+
+def cost(program: Program, own: Mapping[Value, int] | None = None) -> Cost:
+    """Bounds on the work of one row of a program.
+
+    Args:
+        program: what is run.
+        own: what each state adds to the prompt, if not its constant characters.
+    """
+    own = known_characters(program) if own is None else own
+    ways = list(_ways(program.body, own, {}, _Way()))
     return Cost(
         ways=len(ways),
         calls=_bounds([w.calls for w in ways]),
@@ -125,22 +174,22 @@ def _bounds(numbers: list[int]) -> tuple[int, int]:
     return min(numbers), max(numbers)
 
 
-def _ways(region: Region, lengths: Mapping[Value, int], way: _Way) -> list[_Way]:
+def _ways(
+    region: Region, own: Mapping[Value, int], lengths: Mapping[Value, int], way: _Way
+) -> list[_Way]:
     """The ways that begin with `way` and go through a region; `lengths` are those of the states."""
     lengths = dict(lengths)
     for node in region.nodes:
         op = node.op
         before = sum(lengths.get(v, 0) for v in op.value_operands() if v.type == STATE)
         if isinstance(op, If):
-            return [w for r in op.regions() for w in _ways(r, lengths, way)]
-        if isinstance(op, Extend):
-            own = sum(len(str(p.value)) for p in op.parts if isinstance(p, Const))
-            way = _Way(way.calls, way.tokens, way.known + own, way.repeated)
-            lengths[node.results[0]] = before + own
+            return [w for r in op.regions() for w in _ways(r, own, lengths, way)]
+        if isinstance(op, (Extend, Role, Prefill)):
+            added = own.get(node.results[0], 0)
+            way = _Way(way.calls, way.tokens, way.known + added, way.repeated)
+            lengths[node.results[0]] = before + added
         elif isinstance(op, MODEL_CALLS):
             tokens = sum(params.max_tokens for _, params in gens(op))
             way = _Way(way.calls + 1, way.tokens + tokens, way.known, way.repeated + before)
-            lengths[node.results[0]] = before
-        elif isinstance(op, (Role, Prefill)):
             lengths[node.results[0]] = before
     return [way]

@@ -94,12 +94,13 @@ class Beside:
     """An automaton to draw beside a program.
 
     Attributes:
-        label: what it is.
+        kind, source: of the constraint.
         view: the automaton.
         nodes: the nodes that are held to it, by their number in printed order.
     """
 
-    label: str
+    kind: str
+    source: str | tuple[str, ...]
     view: Compressed
     nodes: tuple[int, ...]
 
@@ -132,7 +133,8 @@ def to_dot(program: Program, beside: Sequence[Beside] = ()) -> str:
 
 
 def _dot_beside(one: Beside, name: str) -> Iterator[str]:
-    label = one.label
+    source = one.source if isinstance(one.source, str) else list(one.source)
+    label = f"{one.kind} {source}"
     if len(label) > LONGEST_LABEL:
         label = label[: LONGEST_LABEL - 1] + "…"
     yield f"  subgraph cluster_{name} {{"

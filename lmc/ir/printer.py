@@ -75,9 +75,11 @@ class Line:
 
 
 class _Printer:
-    def __init__(self, program: Program, *, locations: bool) -> None:
+    def __init__(
+        self, program: Program, *, locations: bool, names: dict[Value, str] | None
+    ) -> None:
         self.program = program
-        self.names = name_values(program)
+        self.names = name_values(program) if names is None else names
         self.locations = locations
         self.lines: list[Line] = []
 
@@ -152,9 +154,11 @@ def _attributes(held: dict[str, object]) -> str:
     return f"{{{inside}}}" if inside else ""
 
 
-def printed_lines(program: Program, *, locations: bool = False) -> list[Line]:
-    """The lines of `print_program`, each with its node."""
-    return _Printer(program, locations=locations).show()
+def printed_lines(
+    program: Program, *, locations: bool = False, names: dict[Value, str] | None = None
+) -> list[Line]:
+    """The lines of `print_program`, each with its node; with `names` instead of canonical ones."""
+    return _Printer(program, locations=locations, names=names).show()
 
 
 def print_program(program: Program, *, locations: bool = False) -> str:

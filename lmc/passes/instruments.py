@@ -14,7 +14,9 @@ from lmc.ir.types import TEXT
 from lmc.ir.verifier import verify
 from lmc.passes.base import Pass, spell_pass
 
-__all__ = ["Change", "CheckMeaning", "DumpIR", "Instrument", "PassRecord", "Timing", "VerifyEach"]
+__all__ = [
+    "Change", "CheckMeaning", "DumpIR", "Instrument", "Keep", "PassRecord", "Timing", "VerifyEach",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,19 @@ class DumpIR:
 
     def _write(self, name: str, text: str) -> None:
         (self.directory / name).write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Keeps what each pass was given and made, for reports."""
+
+    changes: list[Change] = field(default_factory=list)
+
+    def begin(self, _: Program) -> None:
+        self.changes.clear()
+
+    def after(self, change: Change) -> None:
+        self.changes.append(change)
 
 
 @dataclass(frozen=True, slots=True)

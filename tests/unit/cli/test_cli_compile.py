@@ -111,10 +111,6 @@ def test_what_is_shown_is_the_optimized_program(invoke: Invoke, branches: str, f
     assert "prefill" not in invoke("compile", branches, "--emit", form, "-O0").stdout
 
 
-def test_html_is_refused(invoke: Invoke, branches: str) -> None:
-    assert "not available" in invoke("compile", branches, "--emit", "html", code=2).stderr
-
-
 def test_the_plan_can_be_read_back(invoke: Invoke, branches: str) -> None:
     held = json.loads(invoke("compile", branches, "--emit", "plan").stdout)
     assert Plan.from_json(held).name == "p"

@@ -1,0 +1,258 @@
+"""`--emit html`: one page that loads nothing, whatever stands in the program."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import lmc
+from lmc.commands.counting import CHARACTERS, meter_of
+from lmc.commands.effects import deeds, work_of
+from lmc.commands.page.diffs import diff_of
+from lmc.commands.page.graphs import MOST_DRAWN, changes_between, drawn
+from lmc.commands.timeline import Bar, predicted
+from lmc.frontend.dsl import State
+from lmc.ir.prompts import prompt_tree
+from lmc.passes.hoist_prefix import HoistPrefix
+
+from .conftest import Invoke, Write
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks that tags close in order; keeps what was said in each, and all attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.stack: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.said: list[str] = []
+        self.scripts = 0
+        self.feed(text)
+        self.close()
+        assert not self.stack
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self.scripts += tag == "script"
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.said)
+
+
+def page(invoke: Invoke, *args: str) -> Page:
+    text = invoke("compile", *args, "--emit", "html").stdout
+    found = Page(text)
+    loading = [a for a in found.attributes if a[1] in ("src", "href", "action", "srcset", "data")]
+    assert all(value.startswith(("#", "data:,")) for _, _, value in loading), loading
+    assert not re.search(r"@import|url\((?!#)", text)
+    assert "default-src 'none'" in text
+    assert not [name for _, name, _ in found.attributes if name.startswith("on")]
+    assert found.scripts == 1
+    return found
+
+
+PROGRAM = """
+    import lmc
+
+    @lmc.jit
+    def p(s, q: str):
+        s += "A question that all rows share: " + q
+        for i, f in enumerate(forks := s.fork(3)):
+            f += f"Branch {i}: "
+            f += lmc.gen("a", 5, regex="[ab]{3}")
+        forks.join()
+        if s["a"][0] == "x":
+            s += lmc.gen("n", 2, regex="[0-9]")
+            for i in range(int(s["n"])):
+                s += str(i)
+"""
+
+
+def test_everything_is_on_the_page(invoke: Invoke, write: Write) -> None:
+    write("p.py", PROGRAM)
+    found = page(invoke, "p.py")
+    text = found.text
+    for told in (
+        "p.py:3", "canonicalize", "hoist-prefix", "nothing to do",
+        "1 of 2 ways go on eagerly", "int() of a str that is not known yet", "To compile it: ",
+        "[ab]{3}", "4 states", "Branch 0: ", "for i, f in enumerate(forks := s.fork(3)):",
+        "the same in all rows", "at most 17 tokens made",
+    ):  # fmt: skip
+        assert told in text, told
+    stages = [v for tag, name, v in found.attributes if (tag, name) == ("button", "data-stage")]
+    drawings = [v for tag, name, v in found.attributes if (tag, name) == ("div", "data-stage")]
+    assert stages == drawings
+    assert len(stages) > 2
+    assert ("svg", "class", "automaton") in found.attributes
+    lines = {value for _, name, value in found.attributes if name == "data-line"}
+    assert {"p.py:5", "p.py:8", "p.py:12"} <= lines
+
+
+HOSTILE = """
+    import lmc
+
+    @lmc.jit
+    def p(s, q: str):
+        s += "</script><script>alert(1)</script>" + q + "\\"'><img src=x onerror=alert(2)>"
+        s += "{{ 7 * 7 }}{% raw %} \\ud800 é ☃ \\x00 \\u2028 ]]> <!-- &amp;"
+        s += lmc.gen("</title><b>", 4, stop="</svg>")
+        s += lmc.gen("c", regex="</style>|\\"&'")
+"""
+
+
+def test_a_program_cannot_write_markup(invoke: Invoke, write: Write) -> None:
+    write("p.py", HOSTILE)
+    found = page(invoke, "p.py")
+    text = found.text
+    assert "</script><script>alert(1)</script>" in text
+    assert "{{ 7 * 7 }}{% raw %}" in text
+    assert "☃" in text
+    assert not [tag for tag, name, _ in found.attributes if tag == "img" or name == "onerror"]
+    assert "</title><b>" in text
+
+
+def test_the_page_goes_to_a_file(invoke: Invoke, write: Write, tmp_path: Path) -> None:
+    write("p.py", PROGRAM)
+    assert invoke("compile", "p.py", "--emit", "html", "-o", "x.html").stdout == ""
+    assert Page((tmp_path / "x.html").read_text(encoding="utf-8")).text
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O3"])
+def test_every_level_has_a_page(invoke: Invoke, write: Write, level: str) -> None:
+    write("p.py", PROGRAM)
+    assert "as traced" in page(invoke, "p.py", level).text
+
+
+def test_lengths_are_in_tokens_of_a_model(invoke: Invoke, write: Write) -> None:
+    write("p.py", PROGRAM)
+    text = page(invoke, "p.py", "--model", "fake").text
+    assert "tokens of fake" in text
+    assert "no model or file" not in text
+    assert "nonsense" in invoke(
+        "compile", "p.py", "--emit", "html", "--model", "nonsense", code=2
+    ).stderr  # fmt: skip
+
+
+def test_a_large_graph_is_told_of_and_not_drawn(invoke: Invoke, write: Write) -> None:
+    write(
+        "p.py",
+        f"""
+        import lmc
+
+        @lmc.jit
+        def p(s, q: str):
+            for _ in range({MOST_DRAWN // 2 + 1}):
+                s += q + lmc.gen("a", 1)
+        """,
+    )
+    assert "too large to be drawn" in page(invoke, "p.py").text
+
+
+# ------------------------------------------------------------------------- what the page shows
+
+
+@lmc.jit
+def twice(s: State, q: str) -> None:
+    s += "A beginning that is long enough. " + q
+    s += lmc.select("sure", ["yes", "no"])
+    for n, f in enumerate(forks := s.fork(2)):
+        f += f" Branch {n}: "
+        f += lmc.gen("a", max_tokens=5 + n)
+    forks.join()
+    if s["sure"] == "yes":
+        return
+    s += " More: " + lmc.gen("b", max_tokens=7)
+
+
+def test_the_prompts_are_a_tree() -> None:
+    tree = prompt_tree(twice.compile().program)
+    assert [(s.depth, s.way, s.calls, s.readers) for s in tree] == [
+        (0, "", ["sure"], 4),
+        (1, "", ["a"], 1),
+        (1, "", ["a"], 1),
+        (1, "else", ["b"], 1),
+    ]
+    assert [p.text for p in tree[0].pieces] == ["A beginning that is long enough. ", "q", "sure"]
+    assert [p.kind for p in tree[0].pieces] == ["text", "open", "made"]
+
+
+def test_the_work_of_a_row() -> None:
+    for program in (twice.compile().traced, twice.compile().program):
+        work = work_of(program, CHARACTERS)
+        assert (work.generated_tokens, work.steps) == (5 + 6 + 7, 1 + 7)
+        assert work.prompt == 33 + 2 * len(" Branch 0: ") + len(" More: ")
+        assert work.prompt_repeated == 4 * 33 + 2 * len(" Branch 0: ") + len(" More: ")
+
+
+def test_tokens_are_those_of_the_model() -> None:
+    program = twice.compile().program
+    meter = meter_of(program, "fake")
+    assert meter.unit == "tokens"
+    assert meter.tokenizer is not None
+    lengths = [sum(meter.own(program)[v] for v in s.states) for s in prompt_tree(program)]
+    texts = ["A beginning that is long enough. ", " Branch 0: ", " Branch 1: ", " More: "]
+    first = [True, False, False, False]
+    assert lengths == [
+        len(meter.tokenizer.encode(text, first=f)) for text, f in zip(texts, first, strict=True)
+    ]
+    known = meter.own(program, {program.params[0]: "why?"})
+    whole = len(meter.tokenizer.encode(texts[0] + "why?", first=True))  # one span
+    assert sum(known.values()) == whole + sum(lengths[1:])
+
+
+def test_ways_take_steps() -> None:
+    longest, other = predicted(twice.compile().program)
+    assert (longest.end, other.end) == (8, 7)
+    assert (
+        Bar(longest.bars[-1].lane, "gen", "b", 1, 8, longest.bars[-1].at, "at most 7 tokens")
+        == longest.bars[-1]
+    )
+    assert longest.title.endswith("is false")
+    for one in longest.bars:
+        for two in longest.bars:
+            assert (
+                one is two or one.lane != two.lane or one.end <= two.begin or two.end <= one.begin
+            )
+
+
+def test_what_a_pass_did_is_told_and_marked() -> None:
+    before = twice.compile(lmc.Options(level=1)).program
+    after = HoistPrefix().run(before)
+    told = deeds(before, after, CHARACTERS)
+    assert told[0] == "computes a prompt of 33 known characters ahead, once for all rows"
+    assert "+1 lm.prefill" in told[-1] or "+2 lm.prefill" in told[-1]
+    assert deeds(before, before, CHARACTERS) == []
+    gone, made = changes_between(before, after)
+    assert gone == {}
+    ops = [node.op.mnemonic for node in after.walk()]
+    assert {ops[n] for n, mark in made.items() if mark == "new"} == {"lm.extend", "lm.prefill"}
+    assert "changed" in made.values()
+    picture = drawn(after, made, "g")
+    assert picture is not None
+    assert picture.count('class="box lm-prefill new"') == ops.count("lm.prefill")
+
+
+def test_lines_differ_only_where_nodes_do() -> None:
+    before = twice.compile(lmc.Options(level=1)).program
+    lines = diff_of(before, HoistPrefix().run(before))
+    same = [line for line in lines if line.kind == "same"]
+    assert len(same) > len(lines) / 2
+    assert any(line.kind == "new" and "lm.prefill" in line.text for line in lines)
+    assert all(line.kind == "same" for line in diff_of(before, before))
