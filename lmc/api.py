@@ -6,13 +6,13 @@ import contextvars
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmc.batch import Job
+from lmc.batch import Job, refused
 from lmc.driver import Compiled, Options, compile_function, trace_function
 from lmc.errors import Cancelled, UsageError
 from lmc.frontend.arguments import Arguments, bind, flatten, unflatten
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lmc.runtime.eager_row import EagerRow
     from lmc.runtime.feed import Feed
     from lmc.runtime.host_calls import Memo
+    from lmc.runtime.planned_rows import RowSpec
     from lmc.runtime.results import KnownCall, RowResult
 
 __all__ = [
@@ -341,43 +342,78 @@ class _CompiledJob:
         done: Callable[[RowResult], None],
         feed: Feed | None = None,
     ) -> Callable[[], None]:
-        program = self.program
-        arguments = program.arguments(given)
-        flat = flatten(arguments)
-        compiled = program.compiled(flat, self.options, self.outside)
-        plan = compiled.plan
+        spec = self._spec(index, given, done)
         stream = None
         if feed is not None:
             from lmc.runtime.row_stream import Outline, RowStream
 
-            outline = Outline.of(plan)
+            outline = Outline.of(spec.plan)
             if not outline.exact:  # what is said when is known to the function only
                 eager = self._eager = _EagerJob(
-                    program, self.engine, self.seed, self.deadline, self.options
+                    self.program, self.engine, self.seed, self.deadline, self.options
                 )
                 return eager.start(index, given, done, feed)
             stream = RowStream(feed, outline)
+        return self.engine.executor.submit(spec, stream).cancel
+
+    def start_together(
+        self,
+        rows: Sequence[tuple[int, Mapping[str, object]]],
+        done: Callable[[int, RowResult], None],
+    ) -> dict[int, Callable[[], None]]:
+        return _start_together(self.engine, rows, done, self._spec)
+
+    def _spec(
+        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
+    ) -> RowSpec:
+        from lmc.runtime.planned_rows import RowSpec
+
+        program = self.program
+        arguments = program.arguments(given)
+        flat = flatten(arguments)
+        compiled = program.compiled(flat, self.options, self.outside)
         with run_defaults(self.options.defaults):
             context = contextvars.copy_context()  # of the caller, for what the program itself runs
 
         def resume(row: EagerRow, calls: list[KnownCall], tools: list[Any]) -> None:
             context.run(run_eagerly, program.function, row, arguments, calls, tools, program.where)
 
-        return self.engine.executor.submit_row(
-            plan,
+        return RowSpec(
+            compiled.plan,
             list(flat.texts),
-            seed=self.seed,
-            index=index,
-            done=done,
-            resume=resume,
-            deadline=self.deadline,
-            stream=stream,
-            tools=self.memo.tools_of_row(compiled.program.tools),
-        ).cancel
+            self.seed,
+            index,
+            done,
+            resume,
+            self.deadline,
+            self.memo.tools_of_row(compiled.program.tools),
+        )
 
     def close(self) -> None:
         if self._eager is not None:
             self._eager.close()
+
+
+def _start_together(
+    engine: Engine,
+    rows: Sequence[tuple[int, Mapping[str, object]]],
+    done: Callable[[int, RowResult], None],
+    spec_of: Callable[[int, Mapping[str, object], Callable[[RowResult], None]], RowSpec],
+) -> dict[int, Callable[[], None]]:
+    """Submit rows that are known together; see `Job.start_together`."""
+    specs: list[RowSpec] = []
+    for index, given in rows:
+        try:
+            specs.append(spec_of(index, given, functools.partial(done, index)))
+        except Exception as error:  # an argument may do anything when it is looked at
+            done(index, refused(error))
+    try:
+        handles = engine.executor.submit_rows(specs)
+    except Exception as error:  # the engine is closed, or has stopped
+        for spec in specs:
+            spec.done(refused(error))
+        return {}
+    return {spec.index: handle.cancel for spec, handle in zip(specs, handles, strict=True)}
 
 
 class _EagerJob:
@@ -511,16 +547,29 @@ class _LoadedJob:
             from lmc.runtime.row_stream import Outline, RowStream
 
             stream = RowStream(feed, Outline.of(self.artifact.plan))
-        return self.engine.executor.submit_row(
+        return self.engine.executor.submit(self._spec(index, given, done), stream).cancel
+
+    def start_together(
+        self,
+        rows: Sequence[tuple[int, Mapping[str, object]]],
+        done: Callable[[int, RowResult], None],
+    ) -> dict[int, Callable[[], None]]:
+        return _start_together(self.engine, rows, done, self._spec)
+
+    def _spec(
+        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
+    ) -> RowSpec:
+        from lmc.runtime.planned_rows import RowSpec
+
+        return RowSpec(
             self.artifact.plan,
             _texts_for(self.artifact, given),
-            seed=self.seed,
-            index=index,
-            done=done,
+            self.seed,
+            index,
+            done,
             deadline=self.deadline,
-            stream=stream,
             tools=self.memo.tools_of_row(self.tools),
-        ).cancel
+        )
 
     def close(self) -> None:
         pass

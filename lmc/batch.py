@@ -2,6 +2,9 @@
 
     rows ──► window of rows in flight ──► results, in order or as they are done
 
+Rows that are all there already (a list, a file) are handed over many at a time, so that those that
+begin alike can run together; rows that come one by one are started as they come.
+
 Owns        the rows in flight, and the results that wait for earlier ones.
 Promises    every row read gives one result; memory is bounded by the window, however many rows
             there are and however slowly results are taken; closing cancels what still runs.
@@ -11,10 +14,11 @@ Costs       the source of rows is read on the thread that takes results.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lmc.errors import Cancelled, LmcError, RunError, UsageError
 from lmc.result import Result
@@ -23,9 +27,10 @@ if TYPE_CHECKING:
     from lmc.runtime.feed import Feed
     from lmc.runtime.results import RowResult
 
-__all__ = ["WINDOW", "Batch", "Job", "checked", "run_one"]
+__all__ = ["PLANNED", "WINDOW", "Batch", "Job", "PlanningJob", "checked", "refused", "run_one"]
 
 WINDOW = 512  # rows of a batch in flight: bounds the memory of a long one
+PLANNED = 4096  # rows that are known together at most; of these, too, few are in flight at a time
 
 
 class Job(Protocol):
@@ -50,6 +55,33 @@ class Job(Protocol):
         """No more rows will start."""
 
 
+@runtime_checkable
+class PlanningJob(Job, Protocol):
+    """A job that makes use of knowing many rows before it starts the first."""
+
+    def start_together(
+        self,
+        rows: Sequence[tuple[int, Mapping[str, object]]],
+        done: Callable[[int, RowResult], None],
+    ) -> dict[int, Callable[[], None]]:
+        """Start rows that are known together, each with its number, in whatever order is best.
+
+        `done` is called once for each, with its number. Gives functions that cancel them; there is
+        none for a row that could not start.
+        """
+
+
+def refused(error: Exception) -> RowResult:
+    """The result of a row that could not start."""
+    from lmc.runtime.results import RowResult
+
+    if isinstance(error, LmcError):
+        return RowResult(error=error)
+    fault = RunError(f"{type(error).__name__}: {error}")
+    fault.__cause__ = error
+    return RowResult(error=fault)
+
+
 def run_one(job: Job, given: Mapping[str, object]) -> Result:
     """Run a single row and wait for it."""
     done: Future[RowResult] = Future()
@@ -69,7 +101,8 @@ class Batch:
 
     Args:
         job: how to run a row.
-        rows: read as there is room for more.
+        rows: read as there is room for more; a sequence, or another iterable with an attribute
+            `repeatable`, `PLANNED` at a time, else one by one.
         ordered: give results in the order of the rows, not as they are done.
         skip: indices of rows that are not run and have no result.
         early: is told each result that has to wait for an earlier row, when it is there.
@@ -85,6 +118,8 @@ class Batch:
         early: Callable[[Result], None] | None = None,
     ) -> None:
         self._job = job
+        there = isinstance(rows, Sequence) or getattr(rows, "repeatable", False)
+        self._planning = job if there and isinstance(job, PlanningJob) else None
         self._source = enumerate(rows)
         self._ordered = ordered
         self._skip = skip
@@ -109,7 +144,9 @@ class Batch:
         try:
             while self._more or self._cancels or self._waiting:
                 room = self._more and len(self._cancels) + len(self._waiting) < WINDOW
-                if room:
+                if room and self._planning is not None:
+                    self._start_many(self._planning)
+                elif room:
                     self._start_next()
                 self._collect(wait=not room and bool(self._cancels))
                 yield from self._given()
@@ -117,8 +154,6 @@ class Batch:
             self._close()
 
     def _start_next(self) -> None:
-        from lmc.runtime.results import RowResult
-
         item = next(self._source, None)
         if item is None:
             self._more = False
@@ -127,17 +162,28 @@ class Batch:
         if index in self._skip:
             return
         try:
-            if not isinstance(row, Mapping):
-                raise UsageError(f"row {index} is not a dictionary of arguments")
             self._cancels[index] = self._job.start(
-                index, row, lambda result: self._finished.put((index, result))
+                index, _checked_row(index, row), lambda result: self._done(index, result)
             )
-        except LmcError as error:
-            self._finished.put((index, RowResult(error=error)))
         except Exception as error:  # an argument may do anything when it is looked at
-            fault = RunError(f"{type(error).__name__}: {error}")
-            fault.__cause__ = error
-            self._finished.put((index, RowResult(error=fault)))
+            self._done(index, refused(error))
+
+    def _start_many(self, job: PlanningJob) -> None:
+        taken = list(itertools.islice(self._source, PLANNED))
+        self._more = len(taken) == PLANNED
+        rows: list[tuple[int, Mapping[str, object]]] = []
+        for index, row in taken:
+            if index in self._skip:
+                continue
+            try:
+                rows.append((index, _checked_row(index, row)))
+            except UsageError as error:
+                self._done(index, refused(error))
+        self._cancels.update(job.start_together(rows, self._done))
+
+    def _done(self, index: int, result: RowResult) -> None:
+        """Take a result, from any thread."""
+        self._finished.put((index, result))
 
     def _collect(self, *, wait: bool) -> None:
         """Take the results that are there, waiting for one if told so."""
@@ -182,6 +228,12 @@ class Batch:
             with contextlib.suppress(RunError):  # the engine may be closed already
                 cancel()
         self._job.close()
+
+
+def _checked_row(index: int, row: object) -> Mapping[str, object]:
+    if not isinstance(row, Mapping):
+        raise UsageError(f"row {index} is not a dictionary of arguments")
+    return row
 
 
 def checked(

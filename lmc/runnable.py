@@ -261,8 +261,10 @@ class Runnable(ABC):
     ) -> Generator[Result]:
         """Like `run_batch`, but gives each result as soon as it is due.
 
-        Reads `rows` as it goes: memory is bounded by the rows in flight, at most 512 of them, also
-        if a row takes long or results are taken slowly. Closing the iterator cancels what runs.
+        Reads `rows` as it goes: memory is bounded, also if a row takes long or results are taken
+        slowly. Of rows that come one by one, at most 512 are in flight or wait for earlier ones. A
+        sequence runs 4096 rows at a time, those that begin alike together, and as many results may
+        wait for an earlier one. Closing the iterator cancels what runs.
         """
         options = _with_defaults(options, defaults)
         job = self._prepare(engine, eager, seed, deadline, options)

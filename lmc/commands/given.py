@@ -226,12 +226,15 @@ class Rows:
         defaults: arguments for the rows that lack them.
 
     Attributes:
+        repeatable: they can be read more than once.
         lines: the line in the file of each row, from 1.
         digest: of all rows and the defaults.
 
     Raises:
         UsageError: the file, or one of its lines, cannot be read.
     """
+
+    repeatable = True
 
     def __init__(self, path: Path, defaults: Mapping[str, object]) -> None:
         self._path = path

@@ -145,6 +145,11 @@ class EngineCore:
         """Whether `step` has something to do."""
         return bool(self._handles)
 
+    @property
+    def wants_more(self) -> bool:
+        """Whether fewer requests wait than could be admitted at once: more could be of use."""
+        return self._scheduler.waiting < self._limits["max_running"]
+
     def submit(self, request: Request, on_done: OnDone, on_text: OnText | None = None) -> Handle:
         """Take a request.
 

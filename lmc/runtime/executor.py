@@ -22,8 +22,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
@@ -31,6 +32,7 @@ from lmc.plan import Block, Plan
 from lmc.runtime.eager_row import EagerRow
 from lmc.runtime.host_calls import RowTools
 from lmc.runtime.instructions import HANDLERS
+from lmc.runtime.planned_rows import RowSpec, places_of
 from lmc.runtime.race import Race, refuse_dropped
 from lmc.runtime.results import KnownCall, RowResult
 from lmc.runtime.row import Failure, Pending, Reader, ResumeFn, Row, Unset
@@ -39,6 +41,7 @@ from lmc.runtime.target import Target
 from lmc.runtime.tool_pool import DEFAULT_TOOL_WORKERS, ToolPool
 
 if TYPE_CHECKING:
+    from lmc.runtime.planned_rows import Place
     from lmc.runtime.recording import Observer
 
 __all__ = ["Executor", "RowHandle"]
@@ -46,6 +49,7 @@ __all__ = ["Executor", "RowHandle"]
 _log = logging.getLogger("lmc.executor")
 
 GLANCE = 0.0003  # seconds between looks whether a device is done, while nothing else comes
+MAX_STARTED = 512  # rows in flight beyond which none is started of those that are planned
 MAX_RESUMED = 64  # threads that run the rest of a program eagerly, at most
 
 
@@ -73,6 +77,7 @@ class Executor:
         self._wake = threading.Condition()
         self._ready: deque[tuple[Row, Pending]] = deque()
         self._rows: set[Row] = set()
+        self._planned: deque[deque[tuple[Row, Callable[[], None]]]] = deque()  # not yet started
         self._orders = itertools.count()
         self._blocks: dict[int, tuple[Block, tuple[Pending, ...]]] = {}
         self._deadlines: list[tuple[float, int, Row]] = []
@@ -120,30 +125,49 @@ class Executor:
 
         `done` is called once, on the loop thread. `deadline` is in seconds from now.
         """
-        constraints = self.target.automata(plan)
-        row = Row(
-            next(self._orders),
-            seed,
-            index,
-            plan.registers,
-            constraints,
-            done,
-            resume,
-            stream,
-            tools or RowTools(),
+        return self.submit(
+            RowSpec(plan, arguments, seed, index, done, resume, deadline, tools), stream
         )
 
-        def begin() -> None:
-            self._admit(row, deadline)
-            try:
-                for param, text in zip(plan.params, arguments, strict=True):
-                    row.regs[param.into.index] = text
-                self.emit_block(row, plan.body)
-            except Exception as error:
-                self.fault(row, error)
-
-        self.post(begin)
+    def submit(self, spec: RowSpec, stream: RowStream | None = None) -> RowHandle:
+        """Run one row; see `submit_row`."""
+        row = self._row_of(spec, stream=stream)
+        self.post(lambda: self._begin(row, spec))
         return RowHandle(self, row)
+
+    def submit_rows(self, specs: Sequence[RowSpec]) -> list[RowHandle]:
+        """Run rows that are known together, in the order that uses the cache best.
+
+        They are started one by one, as the engine has room for requests. Which are, and when, does
+        not depend on the time that anything takes, unless other rows run beside them.
+
+        Returns:
+            The handles, in the order of `specs`.
+        """
+        rows: dict[int, Row] = {}
+        planned: deque[tuple[Row, Callable[[], None]]] = deque()
+        for spec, place in places_of(specs, self.target):
+            row = rows[id(spec)] = self._row_of(spec, place=place)
+            planned.append((row, partial(self._begin, row, spec)))
+        if planned:
+            self.post(lambda: self._planned.append(planned))
+        return [RowHandle(self, rows[id(spec)]) for spec in specs]
+
+    def _row_of(
+        self, spec: RowSpec, stream: RowStream | None = None, place: Place | None = None
+    ) -> Row:
+        return Row(
+            next(self._orders),
+            spec.seed,
+            spec.index,
+            spec.plan.registers,
+            self.target.automata(spec.plan),
+            spec.done,
+            spec.resume,
+            stream,
+            spec.tools or RowTools(),
+            place,
+        )
 
     def open_row(
         self,
@@ -194,7 +218,7 @@ class Executor:
     def _turn(self) -> bool:
         """Wait for something to do and do it; False when the engine is closed."""
         with self._wake:
-            while not (self._inbox or self._closed or self.core.has_work):
+            while not (self._inbox or self._closed or self.core.has_work or self._may_start()):
                 self._wake.wait(self._until_deadline())
                 if self._deadlines and self._deadlines[0][0] <= time.monotonic():
                     break
@@ -207,6 +231,7 @@ class Executor:
                 calls.popleft()()
             self._expire()
             self._drain()
+            self._start_planned()
             if self.core.has_work and not self.core.computing:
                 self.core.step()
                 self._drain()
@@ -240,7 +265,7 @@ class Executor:
         cause = _cause(error)
         self._set_aside()
         again: BaseException | None = None
-        for row in list(self._rows):
+        for row in self._unfinished():
             try:
                 self.fail_row(row, cause)
             except BaseException as other:
@@ -263,8 +288,38 @@ class Executor:
         self._set_aside()
 
     def _abort_all(self) -> None:
-        for row in list(self._rows):
+        for row in self._unfinished():
             self.fail_row(row, Cancelled("the engine was closed"))
+
+    def _begin(self, row: Row, spec: RowSpec) -> None:
+        self._admit(row, spec.deadline)
+        try:
+            for param, text in zip(spec.plan.params, spec.arguments, strict=True):
+                row.regs[param.into.index] = text
+            self.emit_block(row, spec.plan.body)
+        except Exception as error:
+            self.fault(row, error)
+
+    def _may_start(self) -> bool:
+        """Whether one of the planned rows is to start."""
+        return bool(self._planned) and self.core.wants_more and len(self._rows) < MAX_STARTED
+
+    def _start_planned(self) -> None:
+        """Start planned rows while the engine wants more; batches take turns."""
+        while self._may_start():
+            rows = self._planned.popleft()
+            row, begin = rows.popleft()
+            if rows:
+                self._planned.append(rows)
+            if not row.finished:  # cancelled before it began
+                begin()
+                self._drain()
+
+    def _unfinished(self) -> list[Row]:
+        """All rows that are not done; those not yet started will not be."""
+        waiting = [row for rows in self._planned for row, _ in rows if not row.finished]
+        self._planned.clear()
+        return [*self._rows, *waiting]
 
     def _admit(self, row: Row, deadline: float | None) -> None:
         self._rows.add(row)
@@ -376,6 +431,8 @@ class Executor:
         row.finished = True
         row.error = result.error
         self._rows.discard(row)
+        if row.place is not None:
+            row.place.leave()
         if self.observer is not None:
             self.observer.row_ends(row, result)
         try:

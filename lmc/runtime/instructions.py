@@ -234,6 +234,8 @@ def _ret(executor: Executor, row: Row, instr: p.Ret) -> None:
     if not raised:  # else the program did not come to its end
         if isinstance(state, Context):
             result.text = state.text
+            if row.place is not None:
+                row.place.release(executor.core, state.keys)
         result.value = row.value if value is None or type(value) is Failure else value
     executor.finish(row, result)
 

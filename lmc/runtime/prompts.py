@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from lmc import plan as p
-from lmc.errors import LmcError
 from lmc.runtime.context import Context, SpanTokenizer, Template
 from lmc.runtime.request import KeyArray
 from lmc.textops import PURE
@@ -61,8 +60,8 @@ class FirstPrompts:
                         block = instr.then if _value(known, instr.condition) else instr.orelse
                     else:
                         self._follow(known, instr)
-                except (LmcError, LookupError, ValueError, TypeError):
-                    continue  # the row will say so itself
+                except Exception:  # whatever is wrong: the row will say so itself
+                    continue
         return found
 
     def _read(self, block: p.Block) -> tuple[tuple[p.Instr, tuple[int, ...]], ...]:

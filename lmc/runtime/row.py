@@ -20,6 +20,7 @@ from lmc.runtime.results import KnownCall, RowResult
 if TYPE_CHECKING:
     from lmc.runtime.eager_row import EagerRow
     from lmc.runtime.host_calls import RowTools
+    from lmc.runtime.planned_rows import Place
     from lmc.runtime.row_stream import RowStream
 
 __all__ = ["Fail", "Failure", "Pending", "Reader", "ResumeFn", "Row", "Unset"]
@@ -77,7 +78,7 @@ class Row:
 
     __slots__ = (
         "constraints", "done", "dropped", "error", "finished", "handles", "index", "meta", "order",
-        "regs", "resume", "seed", "stream", "tools", "value", "waiters",
+        "place", "regs", "resume", "seed", "stream", "tools", "value", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +92,7 @@ class Row:
         resume: ResumeFn | None,
         stream: RowStream | None,
         tools: RowTools,
+        place: Place | None = None,
     ) -> None:
         self.order = order
         self.seed = seed
@@ -101,6 +103,7 @@ class Row:
         self.resume = resume
         self.stream = stream
         self.tools = tools
+        self.place = place  # among the rows of its batch, if they are known together
         self.meta: dict[int, Any] = {}
         self.waiters: dict[int, list[Pending]] = {}
         self.handles: dict[Any, int | None] = {}  # in flight, and the register of its result

@@ -116,6 +116,11 @@ class Scheduler:
         """How many requests take part in the step that is under way."""
         return len(self._flight or ())
 
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
     def submit(self, request: Request) -> Job:
         """Take a request. One that cannot be served, or needs no model, ends at once."""
         job = Job(request, self._arrivals)
