@@ -14,6 +14,7 @@ from lmc.commands import options
 from lmc.commands.exits import FAILED
 from lmc.commands.run_batch import run_batch
 from lmc.commands.run_one import run_one
+from lmc.commands.run_report import write_report
 from lmc.commands.running import How, what_to_run
 from lmc.errors import UsageError
 
@@ -64,6 +65,12 @@ def run_command(
             "--trace", metavar="FILE.json", help="Write a trace of the run there, for Perfetto."
         ),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report", metavar="FILE.html", help="Write a page about the program and the run."
+        ),
+    ] = None,
     traceback: options.Traceback = False,  # noqa: ARG001 - its callback keeps it
 ) -> None:
     """Run a program. Results go to standard output, or to the file of -o.
@@ -76,11 +83,17 @@ def run_command(
         raise UsageError(
             f"the backend {backend!r} is not available in this version", hint="use --backend local"
         )
+    if report is not None and eager:
+        raise UsageError(
+            "--report and --eager exclude each other",
+            hint="the page is about what was compiled; --trace FILE.json shows an eager run",
+        )
     _check_together(batch is not None, output is not None, as_json, stream, resume)
     chosen = options.compile_options(level, passes)
-    how = How(model, device, dtype, kv_tokens, eager, seed, chosen, stats, trace)
+    how = How(model, device, dtype, kv_tokens, eager, seed, chosen, stats, trace, report)
     what = what_to_run(source, arg, args, batch, eager)
-    for path, option in ((output, "-o"), (stats, "--stats"), (trace, "--trace")):
+    given = ((output, "-o"), (stats, "--stats"), (trace, "--trace"), (report, "--report"))
+    for path, option in given:
         if path is not None:
             options.check_writable(path, option)
     if batch is not None and output is not None and _same_file(batch, output):
@@ -88,10 +101,14 @@ def run_command(
     results = sys.stdout
     # What the program itself prints is no result of the run.
     with contextlib.redirect_stdout(sys.stderr):
-        if what.rows is None:
-            run_one(what, how, output, results, as_json, stream)
-        else:
-            run_batch(what, what.rows, how, output, results, resume)
+        try:
+            if what.rows is None:
+                run_one(what, how, output, results, as_json, stream)
+            else:
+                run_batch(what, what.rows, how, output, results, resume)
+        finally:
+            if report is not None and how.recording is not None:
+                write_report(report, what, how)
     if how.failed:
         raise typer.Exit(FAILED)
 

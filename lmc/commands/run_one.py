@@ -78,6 +78,7 @@ def _only(what: What, how: How, speaker: Speaker | None) -> Result:
             with contextlib.closing(rows):
                 result = next(rows)
         how.failed = int(result.error is not None)
+        how.result = result
     return result
 
 

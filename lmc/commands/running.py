@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lmc.driver import Options
     from lmc.engine import Engine
     from lmc.result import Result
-    from lmc.runtime.recording import Recorder
+    from lmc.runtime.recording import Recorder, Recording
 
 __all__ = ["How", "What", "as_json", "check_compiles", "what_to_run"]
 
@@ -47,6 +47,10 @@ class How:
     options: Options
     stats: Path | None
     trace: Path | None = None
+    report: Path | None = None
+    recording: Recording | None = None  # of the run, for the report
+    counted: dict[str, Any] = field(default_factory=dict)  # as --stats writes it
+    result: Result | None = None  # of a single row
     rows: int = 0
     failed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -72,40 +76,43 @@ class How:
                 yield engine
             finally:
                 self.seconds["run"] = time.perf_counter() - loaded
+                self._count(engine, name)
                 if self.stats is not None:
-                    self._write_stats(engine, name, self.stats)
+                    self._write_stats(self.stats)
                 if recorder is not None:
-                    self._write_trace(engine, name, recorder)
+                    engine.executor.close()  # what was cancelled has ended then
+                    self.recording = recorder.recording()
+                    self._write_trace(name, self.recording)
 
     def _recorder(self, engine: Engine) -> Recorder | None:
         """What watches the run, if anybody wants to know."""
-        if self.trace is None:
+        if self.trace is None and self.report is None:
             return None
         from lmc.runtime.recording import record
 
         return record(engine)
 
-    def _write_trace(self, engine: Engine, name: str, recorder: Recorder) -> None:
-        engine.executor.close()  # what was cancelled has ended then
-        recording = recorder.recording()
+    def _write_trace(self, name: str, recording: Recording) -> None:
         if self.trace is not None:
             from lmc.commands.trace import write_trace
 
             way = "eager" if self.eager else f"compiled at -O {self.options.level}"
             write_trace(self.trace, recording, {"program": name, "model": self.model, "run": way})
 
-    def _write_stats(self, engine: Engine, name: str, path: Path) -> None:
+    def _count(self, engine: Engine, name: str) -> None:
         counted: dict[str, Any] = engine.stats.to_json()
         counted["seconds"] = {**self.seconds, **counted["seconds"]}
-        held = {
+        self.counted = {
             "program": name,
             "model": self.model,
             "rows": self.rows,
             "failed_rows": self.failed,
             **counted,
         }
+
+    def _write_stats(self, path: Path) -> None:
         try:
-            path.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
+            path.write_text(json.dumps(self.counted, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise RunError(f"--stats {path} cannot be written: {error.strerror}") from error
 

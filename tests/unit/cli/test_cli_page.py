@@ -256,3 +256,52 @@ def test_lines_differ_only_where_nodes_do() -> None:
     assert len(same) > len(lines) / 2
     assert any(line.kind == "new" and "lm.prefill" in line.text for line in lines)
     assert all(line.kind == "same" for line in diff_of(before, before))
+
+
+# ---------------------------------------------------------------------------------- after a run
+
+
+def ran(invoke: Invoke, folder: Path, *args: str, code: int = 0) -> Page:
+    invoke("run", *args, "--model", "fake", "--report", "r.html", code=code)
+    return Page((folder / "r.html").read_text(encoding="utf-8"))
+
+
+def test_a_run_is_shown_beside_what_was_predicted(
+    invoke: Invoke, write: Write, tmp_path: Path
+) -> None:
+    write("p.py", PROGRAM)
+    found = ran(invoke, tmp_path, "p.py", "--arg", "q=<i>why</i>?", "--stats", "s.json")
+    for told in ("Measured", "Predicted", "row 0", "model steps", "seconds of load"):
+        assert told in found.text, told
+    places = [value for _, name, value in found.attributes if name == "title"]
+    assert any(re.match(r"a: prompt tokens \d+, cached tokens \d+, made", p) for p in places)
+    longer = ran(invoke, tmp_path, "p.py", "--arg", "q=" + 100 * "why? ")
+    lengths = [re.search(r"(\d+) tokens\s*· read by 4", page.text) for page in (found, longer)]
+    short, long = (int(found[1]) if found else 0 for found in lengths)
+    assert 0 < short < long, "the row's own text counts"
+
+
+def test_the_report_of_a_batch_and_of_an_artifact(
+    invoke: Invoke, write: Write, tmp_path: Path
+) -> None:
+    write("p.py", PROGRAM)
+    write("rows.jsonl", "".join(f'{{"q": "{n}?"}}\n' for n in range(3)))
+    batch = ran(invoke, tmp_path, "p.py", "--batch", "rows.jsonl", "-o", "out.jsonl")
+    assert "row 2" in batch.text
+    write("q.py", PROGRAM.partition("        if s")[0])
+    invoke("compile", "q.py", "-o", "q.lmc")
+    artifact = ran(invoke, tmp_path, "q.lmc", "--arg", "q=why?")
+    assert "Branch 0: " in artifact.text
+    assert "row 0" in artifact.text
+
+
+def test_the_report_of_a_row_that_failed(invoke: Invoke, write: Write, tmp_path: Path) -> None:
+    write("p.py", PROGRAM)
+    found = ran(invoke, tmp_path, "p.py", "--arg", "q=why?", "--kv-tokens", "12", code=1)
+    assert "KV slots" in found.text
+
+
+def test_an_eager_run_has_no_report(invoke: Invoke, greet: str, tmp_path: Path) -> None:
+    told = invoke("run", greet, "--model", "fake", "--eager", "--report", "r.html", code=2).stderr
+    assert "--trace" in told
+    assert not (tmp_path / "r.html").exists()
