@@ -6,7 +6,6 @@ import enum
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,13 +13,11 @@ import typer
 
 from lmc.commands import options
 from lmc.commands.output import note, say, writing
-from lmc.errors import LmcError, UsageError
 
 if TYPE_CHECKING:
     from lmc.api import Program
     from lmc.commands.report import Shape
-    from lmc.driver import Compiled, Options
-    from lmc.frontend.arguments import Arguments
+    from lmc.driver import Compiled
     from lmc.ir.core import Program as Graph
 
 __all__ = ["compile_command"]
@@ -71,6 +68,7 @@ def compile_command(
     the values of everything else. lmc run runs what was compiled, lmc bench measures how fast.
     """
     from lmc.commands.given import given_arguments
+    from lmc.commands.grouping import groups_of, shape_of
     from lmc.commands.source import faults_of_program, load_program
     from lmc.frontend.arguments import flatten
 
@@ -82,13 +80,13 @@ def compile_command(
     chosen = options.compile_options(level, passes, dump_ir)
     program = load_program(source)
     given = given_arguments(program, arg, args)
-    groups = _groups(program, batch, args, given)
+    groups = groups_of(program, batch, args, given)
     flat = groups[0].flat if groups else flatten(program.arguments(given, symbolic=True))
     with faults_of_program():
         compiled = program.compiled(flat, chosen)
     shapes = None
     if emit is Emit.report and batch is not None:
-        shapes = [_shape(program, group, chosen) for group in groups]
+        shapes = [shape_of(program, group, chosen) for group in groups]
     elif len(groups) > 1:
         note(f"the rows of {batch} have {len(groups)} shapes; this is the first one's")
     if artifact:
@@ -102,53 +100,6 @@ def compile_command(
     else:
         with writing(output):
             output.write_text(text, encoding="utf-8")
-
-
-@dataclass
-class _Group:
-    """Rows of a batch that are compiled alike: the arguments of the first, and how many."""
-
-    flat: Arguments
-    where: str
-    rows: int = 0
-
-
-def _groups(
-    program: Program, batch: Path | None, args: str | None, given: dict[str, object]
-) -> list[_Group]:
-    """The rows of the batch, by shape."""
-    from lmc.commands.given import Rows
-    from lmc.frontend.arguments import flatten
-
-    if batch is None:
-        return []
-    if args is not None:
-        raise UsageError(
-            "--args and --batch exclude each other", hint="give what varies by --batch"
-        )
-    groups: dict[tuple[object, ...], _Group] = {}
-    rows = Rows(batch, given)
-    for line, row in zip(rows.lines, rows, strict=True):
-        where = f"line {line} of {batch}"
-        try:
-            flat = flatten(program.arguments(row))
-        except LmcError as error:
-            error.problem = f"{where}: {error.problem}"
-            raise
-        groups.setdefault(flat.key, _Group(flat, where)).rows += 1
-    return list(groups.values())
-
-
-def _shape(program: Program, group: _Group, chosen: Options) -> Shape:
-    from lmc.commands.report import Shape
-    from lmc.commands.source import faults_of_program
-
-    try:
-        with faults_of_program():
-            return Shape(group.rows, program.compiled(group.flat, chosen))
-    except LmcError as error:
-        error.problem = f"{group.where}: {error.problem}"
-        raise
 
 
 def _write_artifact(path: Path, program: Program, compiled: Compiled, model: str | None) -> None:
@@ -211,7 +162,9 @@ def _emitted(emit: Emit, compiled: Compiled, shapes: list[Shape] | None, model: 
     elif emit is Emit.plan:
         held = compiled.plan.to_json()
     else:
+        from lmc.commands.counting import CHARACTERS, meter_of
         from lmc.commands.report import report_of
 
-        held = report_of(compiled, shapes)
+        meter = CHARACTERS if model is None else meter_of(compiled.program, model)
+        held = report_of(compiled, shapes, meter)
     return json.dumps(held, indent=1, ensure_ascii=False) + "\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -16,6 +18,8 @@ from lmc.errors import UsageError
 
 __all__ = ["explain_command"]
 
+MOST_SHAPES = 3  # of a batch; the others are only counted
+
 
 def explain_command(
     source: Annotated[
@@ -24,6 +28,7 @@ def explain_command(
     ] = None,
     arg: options.Arg = None,
     args: options.Args = None,
+    batch: options.Batch = None,
     level: options.Level = 2,
     passes: options.Passes = None,
     regex: Annotated[
@@ -35,6 +40,10 @@ def explain_command(
         ),
     ] = None,
     tokenizer: Tokenizer = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Count in tokens of this model; else of the default one."),
+    ] = None,
     traceback: options.Traceback = False,  # noqa: ARG001 - its callback keeps it
 ) -> None:
     """Explain how a program compiles, and how to change it where it does not."""
@@ -52,7 +61,9 @@ def explain_command(
         there = "errors have no numbers in this version; docs/errors.md lists their kinds"
         say(f"{source}: {there}\n", sys.stdout)
         return
+    from lmc.commands.counting import meter_of
     from lmc.commands.given import given_arguments
+    from lmc.commands.grouping import groups_of, shape_of
     from lmc.commands.report import report_of
     from lmc.commands.source import faults_of_program, load_program
     from lmc.frontend.arguments import flatten
@@ -60,10 +71,13 @@ def explain_command(
     chosen = options.compile_options(level, passes)
     program = load_program(source)
     given = given_arguments(program, arg, args)
-    flat = flatten(program.arguments(given, symbolic=True))
+    groups = groups_of(program, batch, args, given)
+    flat = groups[0].flat if groups else flatten(program.arguments(given, symbolic=True))
     with faults_of_program():
         compiled = program.compiled(flat, chosen)
-    say("\n".join(_lines(report_of(compiled))) + "\n", sys.stdout)
+    shapes = [shape_of(program, group, chosen) for group in groups] if batch else None
+    report = report_of(compiled, shapes, meter_of(compiled.program, model))
+    say("\n".join(_lines(report)) + "\n", sys.stdout)
 
 
 def _lines(report: dict[str, Any]) -> Iterator[str]:
@@ -78,9 +92,13 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
         if record["changed"]:
             did = f"{record['nodes_before']} -> {record['nodes_after']} nodes"
         yield f"  {record['name']:<16} {did:<20} {record['seconds'] * 1e3:>6.1f} ms"
+        yield from (f"      {deed}" for deed in record["did"])
     yield ""
     yield from _shared(report["shared"])
     yield ""
+    yield from _late(report)
+    if "batch" in report:
+        yield from _batch(report["batch"])
     yield from _constraints(report["constraints"])
 
 
@@ -100,6 +118,16 @@ def _compiled(report: dict[str, Any]) -> Iterator[str]:
         f"  constant text a row: {_range(report['known_characters'])} characters, "
         f"read {_range(report['repeated_characters'])} without a cache"
     )
+    work = report["work"]["optimized"]
+    yield (
+        f"  on the longest way: {work['requests']} requests, at most {work['steps']} steps of the "
+        f"model one after another"
+    )
+    if report["unit"] == "tokens":
+        yield (
+            f"    {work['prompt']} tokens of prompt are known, markup of messages among them, "
+            f"read {work['prompt_repeated']} without a cache"
+        )
 
 
 def _range(bounds: dict[str, int]) -> str:
@@ -112,12 +140,62 @@ def _shared(shared: list[dict[str, Any]]) -> Iterator[str]:
         yield "shared: nothing is computed ahead; the cache still finds equal beginnings"
         return
     yield "shared: computed once, then read from the cache"
+    told: Counter[str] = Counter()  # the ways of a program may have one line
     for one in shared:
         calls = one["model_calls"]
         readers = f"{calls} model call{'s' * (calls != 1)} of a row"
         if one["all_rows"]:
             readers += ", the same in all rows"
-        yield f"  {one['at'] or 'an unknown line'}: the prompt up to here, for {readers}"
+        told[f"  {one['at'] or 'an unknown line'}: the prompt up to here, for {readers}"] += 1
+    for line, count in told.items():
+        yield line + (f" ({count} prompts)" if count > 1 else "")
+
+
+def _late(report: dict[str, Any]) -> Iterator[str]:
+    for late in report["late_arguments"]:
+        whole = late["shared"] + late["behind"]
+        yield f"{late['at'] or 'an unknown line'}: `{late['argument']}` stands before constant text"
+        yield f"  rows share {late['shared']} bytes of it now, and {whole} if what varies came last"
+        yield ""
+
+
+def _batch(batch: dict[str, Any]) -> Iterator[str]:
+    shapes = batch["shapes"]
+    many = f"{len(shapes)} shapes" if len(shapes) > 1 else "one shape"
+    yield f"batch: {batch['rows']} rows of {many}"
+    for shape in shapes[:MOST_SHAPES]:
+        if shape["rows"] > 1:
+            yield from _difference(shape)
+    if len(shapes) > MOST_SHAPES:
+        yield f"  and {len(shapes) - MOST_SHAPES} more shapes"
+    first = batch["first_prompts"]
+    if first is not None and first["prompts"]:
+        yield (
+            f"  first prompts: {first['total_tokens']} tokens, {first['distinct_tokens']} without "
+            f"repetition: the cache can give {first['hit_rate']:.0%}"
+        )
+    yield ""
+
+
+def _difference(shape: dict[str, Any]) -> Iterator[str]:
+    found = shape["first_difference"]
+    if found is None:
+        yield f"  {shape['rows']} rows: their first prompts do not differ, as far as they are known"
+        return
+    piece = f"`{found['piece']}`" if found["piece"] else "the ways that they take"
+    yield (
+        f"  {shape['rows']} rows: their first prompts share {found['shared']} bytes; then they "
+        f"differ in {piece} ({found['at'] or 'an unknown line'})"
+    )
+    for row in found["rows"]:
+        shown = json.dumps(found["before"], ensure_ascii=False)[1:-1]
+        text = json.dumps(row["text"], ensure_ascii=False)[1:-1]
+        yield f"    line {row['line']}: {shown}>>>{text}"
+    if found["later"]:
+        yield (
+            f"    behind it {found['later']} bytes are the same in all rows: in front of it they "
+            f"would be shared, too"
+        )
 
 
 def _constraints(constraints: list[dict[str, Any]]) -> Iterator[str]:

@@ -7,7 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lmc.commands.automata import constraints_of
-from lmc.driver import Compiled
+from lmc.commands.counting import CHARACTERS, Meter
+from lmc.commands.differing import first_difference, late_arguments
+from lmc.commands.effects import deeds, work_of
+from lmc.driver import Compiled, changes_of
 from lmc.errors import Location
 from lmc.ir.analysis import calls_on_ways, cost, definitions
 from lmc.ir.core import Program, Value
@@ -19,18 +22,28 @@ __all__ = ["Shape", "advice", "report_of", "shared_prompts"]
 
 @dataclass(frozen=True)
 class Shape:
-    """Rows of a batch that are compiled alike: their number, and the program for them."""
+    """Rows of a batch that are compiled alike.
 
-    rows: int
+    Attributes:
+        compiled: the program for them.
+        lines: of the file, one a row.
+        texts: of each row, in the order of the program's parameters.
+    """
+
     compiled: Compiled
+    lines: list[int]
+    texts: list[tuple[str, ...]]
 
 
-def report_of(compiled: Compiled, shapes: list[Shape] | None = None) -> dict[str, Any]:
+def report_of(
+    compiled: Compiled, shapes: list[Shape] | None = None, meter: Meter = CHARACTERS
+) -> dict[str, Any]:
     """What is known of a compiled program, as JSON values.
 
     Args:
         compiled: the program.
         shapes: of the rows of a batch, if there is one.
+        meter: measures prompts.
     """
     graph = compiled.program
     bounds = cost(graph)
@@ -53,27 +66,55 @@ def report_of(compiled: Compiled, shapes: list[Shape] | None = None) -> dict[str
             for node in graph.walk()
             if isinstance(node.op, Resume)
         ],
-        "passes": [asdict(record) for record in compiled.records],
+        "unit": meter.unit,
+        "work": {
+            "traced": work_of(compiled.traced, meter).to_json(),
+            "optimized": work_of(graph, meter).to_json(),
+        },
+        "passes": [
+            {**asdict(record), "did": deeds(change.before, change.program, meter)}
+            for record, change in zip(compiled.records, changes_of(compiled), strict=True)
+        ],
+        "late_arguments": [late.to_json() for late in late_arguments(compiled.traced)],
         "shared": shared_prompts(graph),
         "constraints": constraints_of(compiled.program),
     }
     if shapes is not None:
         held["batch"] = {
-            "rows": sum(shape.rows for shape in shapes),
+            "rows": sum(len(shape.lines) for shape in shapes),
             "shapes": [_shape(shape) for shape in shapes],
+            "first_prompts": _first_prompts(shapes, meter),
         }
     return held
 
 
 def _shape(shape: Shape) -> dict[str, Any]:
     graph = shape.compiled.program
+    # as traced: what is appended line by line is still apart
+    difference = first_difference(shape.compiled.traced, shape.texts)
     return {
-        "rows": shape.rows,
+        "rows": len(shape.lines),
         "parameters": len(graph.params),
         "nodes": _count(graph),
         "model_calls": _range(cost(graph).calls),
         "compiled_fully": not any(isinstance(node.op, Resume) for node in graph.walk()),
+        "first_difference": difference and difference.to_json(shape.lines),
     }
+
+
+def _first_prompts(shapes: list[Shape], meter: Meter) -> dict[str, Any] | None:
+    """What the first prompts of the rows share, in tokens; None without a tokenizer."""
+    if meter.tokenizer is None or meter.template is None:
+        return None
+    from lmc.runtime.prefix_tree import PrefixTree
+    from lmc.runtime.prompts import FirstPrompts
+
+    prompts = []
+    for shape in shapes:
+        first = FirstPrompts(shape.compiled.plan, meter.tokenizer, meter.template)
+        prompts += [keys for texts in shape.texts for keys in first.of(texts, most=1)]
+    tree = PrefixTree.of(prompts).to_json(most_nodes=1)
+    return {name: held for name, held in tree.items() if name != "root"}
 
 
 def _count(program: Program) -> int:

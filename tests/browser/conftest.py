@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is there, an event loop runs in this thread
 def browser() -> Iterator[Browser]:
     """The browser; where there is none tests are skipped, but in CI they fail."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)

@@ -84,7 +84,7 @@ def page_of(compiled: Compiled, meter: Meter = CHARACTERS, ran: Ran | None = Non
     page = environment.from_string(parts["template.html"]).render(
         style=parts["style.css"],
         script=parts["script.js"],
-        report=report_of(compiled),
+        report=report_of(compiled, meter=meter),
         unit=meter.unit,
         model=meter.model,
         stages=stages,

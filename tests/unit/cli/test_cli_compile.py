@@ -155,7 +155,10 @@ REPORT_KEYS = [
     "repeated_characters",
     "compiled_fully",
     "resumes",
+    "unit",
+    "work",
     "passes",
+    "late_arguments",
     "shared",
     "constraints",
 ]

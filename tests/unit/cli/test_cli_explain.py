@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import lmc.frontend
 from lmc.commands.report import advice
 
-from .conftest import Invoke, Write
+from .conftest import ROOT, Invoke, Write
 
 
 def test_a_program_that_compiles(invoke: Invoke, write: Write) -> None:
@@ -116,3 +117,102 @@ def reasons() -> list[str]:
 def test_every_reason_has_advice_of_its_own(reason: str) -> None:
     shown = f"{reason} of a str that is not known yet"
     assert advice(shown) != advice("none"), reason
+
+
+# ----------------------------------------------------------------- what rows share, and could share
+
+LATE = """
+    import lmc
+
+    @lmc.jit
+    def p(s, q: str, kind: str = "short"):
+        if kind == "long":
+            s += "Take your time. "
+        s += "Q: " + q.strip() + "\\nAnswer the question above in one word: "
+        s += lmc.gen("a", 4) + ". And why? "
+        s += lmc.gen("b", 4)
+"""
+
+
+def test_an_argument_before_constant_text(invoke: Invoke, write: Write) -> None:
+    write("p.py", LATE)
+    out = invoke("explain", "p.py", "--arg", "kind=short").stdout
+    assert "rows share" not in out, "it depends on the way what stands before"
+    write("q.py", LATE.replace('if kind == "long"', "if False"))
+    out = invoke("explain", "q.py").stdout
+    assert "q.py:7: `t0` stands before constant text\n  rows share 3 bytes of it now, and" in out
+    report = json.loads(invoke("compile", "q.py", "--emit", "report").stdout)
+    behind = len("\nAnswer the question above in one word: ")
+    assert report["late_arguments"] == [
+        {"at": "q.py:7", "argument": "t0", "shared": 3, "behind": behind}
+    ]
+
+
+def test_the_first_byte_in_which_prompts_differ(invoke: Invoke, write: Write) -> None:
+    write("p.py", LATE)
+    rows = [
+        {"q": "Who is \u00e9lan?"},
+        {"q": " Who is \u00e9mile?"},
+        {"q": "Who is \u00e9lan? No."},
+    ]
+    write("rows.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
+    out = invoke("explain", "p.py", "--batch", "rows.jsonl", "--model", "fake").stdout
+    shared, later = len(b"Q: Who is \xc3\xa9"), len("\nAnswer the question above in one word: ")
+    assert f"3 rows: their first prompts share {shared} bytes; then they differ in `t" in out
+    assert "(p.py:7)" in out
+    assert "line 1: Who is \u00e9>>>lan?" in out
+    assert "line 2: Who is \u00e9>>>mile?" in out
+    assert f"behind it {later} bytes are the same in all rows" in out
+    assert re.search(r"first prompts: \d+ tokens, \d+ without repetition", out)
+    report = json.loads(
+        invoke("compile", "p.py", "--emit", "report", "--batch", "rows.jsonl").stdout
+    )
+    (shape,) = report["batch"]["shapes"]
+    assert shape["first_difference"]["shared"] == shared
+    assert [row["line"] for row in shape["first_difference"]["rows"]] == [1, 2]
+    assert report["batch"]["first_prompts"] is None
+
+
+def test_rows_that_go_other_ways(invoke: Invoke, write: Write) -> None:
+    write("p.py", LATE)
+    write("rows.jsonl", '{"q": "x", "kind": "long"}\n{"q": "x", "kind": "short"}\n')
+    out = invoke("explain", "p.py", "--batch", "rows.jsonl").stdout
+    assert "share 0 bytes; then they differ in the ways that they take (p.py:6)" in out
+
+
+def test_rows_that_do_not_differ(invoke: Invoke, write: Write) -> None:
+    write("p.py", LATE)
+    write("rows.jsonl", '{"q": "x"}\n{"q": "x"}\n')
+    assert "do not differ" in invoke("explain", "p.py", "--batch", "rows.jsonl").stdout
+    write("rows.jsonl", '{"q": "x"}\n{"q": "xy"}\n')
+    out = invoke("explain", "p.py", "--batch", "rows.jsonl").stdout
+    assert "share 4 bytes" in out, "where one ends, they differ"
+
+
+def test_lengths_are_in_tokens_where_there_is_a_tokenizer(
+    invoke: Invoke, write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LMC_HOME", str(tmp_path / "nothing"))
+    write("p.py", LATE)
+    assert "tokens of prompt" not in invoke("explain", "p.py").stdout
+    assert "tokens of prompt are known" in invoke("explain", "p.py", "--model", "fake").stdout
+    assert "nowhere" in invoke("explain", "p.py", "--model", "nowhere", code=2).stderr
+
+
+def keys_of(held: object) -> set[str]:
+    if isinstance(held, dict):
+        own = {key for key in held if re.fullmatch("[a-z_]+", key)}
+        return own.union(*(keys_of(item) for key, item in held.items() if key != "ops"))
+    return set().union(*map(keys_of, held)) if isinstance(held, list) else set()
+
+
+def test_every_key_of_the_report_is_documented(invoke: Invoke, write: Write) -> None:
+    write("p.py", LATE.replace('gen("b", 4)', 'gen("b", 4, regex="[ab]{3}")'))
+    write("rows.jsonl", '{"q": "x"}\n{"q": "y"}\n')
+    report = invoke(
+        "compile", "p.py", "--emit", "report", "--batch", "rows.jsonl", "--model", "fake"
+    ).stdout
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    missing = {key for key in keys_of(json.loads(report)) if f"`{key}`" not in page}
+    known = {"name", "at"}  # said of what they belong to
+    assert missing <= known, missing

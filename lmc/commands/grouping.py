@@ -1,0 +1,83 @@
+"""The rows of a batch by shape: those of one shape share a compiled program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmc.errors import LmcError, UsageError
+
+if TYPE_CHECKING:
+    from lmc.api import Program
+    from lmc.commands.report import Shape
+    from lmc.driver import Options
+    from lmc.frontend.arguments import Arguments
+
+__all__ = ["Group", "groups_of", "shape_of"]
+
+
+@dataclass
+class Group:
+    """Rows of a batch that are compiled alike.
+
+    Attributes:
+        flat: the arguments of the first of them.
+        where: which one that is.
+        lines: of the file, one a row.
+        texts: of each row, in the order of the program's parameters.
+    """
+
+    flat: Arguments
+    where: str
+    lines: list[int] = field(default_factory=list)
+    texts: list[tuple[str, ...]] = field(default_factory=list)
+
+
+def groups_of(
+    program: Program, batch: Path | None, args: str | None, given: dict[str, object]
+) -> list[Group]:
+    """The rows of the batch, by shape.
+
+    Raises:
+        LmcError: a row cannot be read, or is not for this program; the message says which.
+    """
+    from lmc.commands.given import Rows
+    from lmc.frontend.arguments import flatten
+
+    if batch is None:
+        return []
+    if args is not None:
+        raise UsageError(
+            "--args and --batch exclude each other", hint="give what varies by --batch"
+        )
+    groups: dict[tuple[object, ...], Group] = {}
+    rows = Rows(batch, given)
+    for line, row in zip(rows.lines, rows, strict=True):
+        where = f"line {line} of {batch}"
+        try:
+            flat = flatten(program.arguments(row))
+        except LmcError as error:
+            error.problem = f"{where}: {error.problem}"
+            raise
+        group = groups.setdefault(flat.key, Group(flat, where))
+        group.lines.append(line)
+        group.texts.append(flat.texts)
+    return list(groups.values())
+
+
+def shape_of(program: Program, group: Group, chosen: Options) -> Shape:
+    """The program compiled for a group.
+
+    Raises:
+        LmcError: it does not compile; the message says for which row.
+    """
+    from lmc.commands.report import Shape
+    from lmc.commands.source import faults_of_program
+
+    try:
+        with faults_of_program():
+            return Shape(program.compiled(group.flat, chosen), group.lines, group.texts)
+    except LmcError as error:
+        error.problem = f"{group.where}: {error.problem}"
+        raise
