@@ -170,7 +170,7 @@ class _Peer:
         from transformers import LlamaConfig, LlamaForCausalLM
 
         from lmc.bench.peer import Peer
-        from lmc.runtime.load import read_config
+        from lmc.runtime.runners import read_config
         from lmc.runtime.store import resolve
         from lmc.runtime.weights import load_weights
 

@@ -31,6 +31,7 @@ def run_gpu(
     dtype: str = "auto",
     device: str = "cuda",
     deterministic: bool = False,
+    tensor_parallel: int = 1,
     repeats: int = 3,
     scale: float = 1.0,
     max_batch_tokens: int | None = None,
@@ -41,6 +42,7 @@ def run_gpu(
     Args:
         names: some of `GPU_FIGURES`; all if empty.
         weights: "random", or None for the model's own.
+        tensor_parallel: processes that the model is divided among.
         repeats: of the single steps; programs run once at a quarter of their rows to warm up, and
             then once.
         scale: share of each program's rows.
@@ -59,7 +61,7 @@ def run_gpu(
     start = time.perf_counter()
     with Engine(
         model, device=device, dtype=dtype, weights=weights, deterministic=deterministic,
-        max_batch_tokens=max_batch_tokens,
+        max_batch_tokens=max_batch_tokens, tensor_parallel=tensor_parallel,
     ) as engine:  # fmt: skip
         say(f"the engine is ready after {time.perf_counter() - start:.1f} s")
         words = single_words(engine.executor.target.tokenizer)

@@ -52,6 +52,7 @@ def bench_command(
     deterministic: Annotated[
         bool, typer.Option(help="With gpu: results that do not depend on the batch.")
     ] = False,
+    tensor_parallel: options.TensorParallel = 1,
     traceback: options.Traceback = False,  # noqa: ARG001
 ) -> None:
     """Measure, print a table, and say in which circumstances it was made."""
@@ -69,6 +70,7 @@ def bench_command(
             weights=weights,
             dtype=dtype,
             deterministic=deterministic,
+            tensor_parallel=tensor_parallel,
             repeats=repeats,
             say=lambda line: print(line, file=sys.stderr),
         )

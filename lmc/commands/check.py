@@ -46,6 +46,7 @@ def check_command(
     device: options.DeviceOption = options.Device.auto,
     dtype: options.DTypeOption = options.DType.auto,
     kv_tokens: options.KVTokens = None,
+    tensor_parallel: options.TensorParallel = 1,
     level: options.Level = 2,
     passes: options.Passes = None,
     seed: options.Seed = 0,
@@ -58,7 +59,10 @@ def check_command(
     given are made up.
     """
     chosen = options.compile_options(level, passes)
-    how = How(model, device, dtype, kv_tokens, False, seed, chosen, None)
+    how = How(
+        model, device, dtype, kv_tokens, False, seed, chosen, None,
+        tensor_parallel=tensor_parallel,
+    )  # fmt: skip
     differing = []
     results = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):

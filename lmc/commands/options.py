@@ -30,6 +30,7 @@ __all__ = [
     "Passes",
     "Seed",
     "Source",
+    "TensorParallel",
     "Traceback",
     "check_directory",
     "check_writable",
@@ -111,6 +112,12 @@ DeviceOption = Annotated[Device, typer.Option("--device", help="Where the model 
 DTypeOption = Annotated[DType, typer.Option("--dtype", help="Numbers of the model.")]
 KVTokens = Annotated[
     int | None, typer.Option("--kv-tokens", min=1, help="Tokens that the KV cache holds.")
+]
+TensorParallel = Annotated[
+    int,
+    typer.Option(
+        "--tensor-parallel", min=1, help="Processes that the model is divided among, a GPU each."
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Of the random draws.")]
 

@@ -40,6 +40,7 @@ def run_command(
     device: options.DeviceOption = options.Device.auto,
     dtype: options.DTypeOption = options.DType.auto,
     kv_tokens: options.KVTokens = None,
+    tensor_parallel: options.TensorParallel = 1,
     level: options.Level = 2,
     passes: options.Passes = None,
     eager: Annotated[
@@ -90,7 +91,10 @@ def run_command(
         )
     _check_together(batch is not None, output is not None, as_json, stream, resume)
     chosen = options.compile_options(level, passes)
-    how = How(model, device, dtype, kv_tokens, eager, seed, chosen, stats, trace, report)
+    how = How(
+        model, device, dtype, kv_tokens, eager, seed, chosen, stats, trace, report,
+        tensor_parallel=tensor_parallel,
+    )  # fmt: skip
     what = what_to_run(source, arg, args, batch, eager)
     given = ((output, "-o"), (stats, "--stats"), (trace, "--trace"), (report, "--report"))
     for path, option in given:

@@ -71,6 +71,7 @@ def _record(what: What, rows: Rows, how: How, output: Path | None) -> Record | N
         "seed": how.seed,
         "device": str(how.device),
         "dtype": str(how.dtype),
+        "tensor_parallel": how.tensor_parallel,
         "lmc": __version__,
     }
     return Record(output, given)

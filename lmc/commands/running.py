@@ -51,6 +51,7 @@ class How:
     recording: Recording | None = None  # of the run, for the report
     counted: dict[str, Any] = field(default_factory=dict)  # as --stats writes it
     result: Result | None = None  # of a single row
+    tensor_parallel: int = 1
     rows: int = 0
     failed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -68,6 +69,7 @@ class How:
             dtype=str(self.dtype),
             kv_tokens=self.kv_tokens,
             seed=self.seed,
+            tensor_parallel=self.tensor_parallel,
         ) as engine:
             loaded = time.perf_counter()
             self.seconds["load"] = loaded - started

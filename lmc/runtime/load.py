@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from concurrent.futures import Future
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from lmc.errors import ModelError, UsageError
+from lmc.errors import UsageError
 from lmc.runtime.chat import ChatTemplate, template_text
 from lmc.runtime.engine import EngineCore
 from lmc.runtime.executor import Executor
+from lmc.runtime.runners import DEFAULT_KV_TOKENS, RunnerSpec, held_weights, read_config
 from lmc.runtime.target import Target
 from lmc.runtime.tokenizer import Tokenizer
 from lmc.runtime.tool_pool import DEFAULT_TOOL_WORKERS
 
 if TYPE_CHECKING:
-    from lmc.runtime.config import ModelConfig
     from lmc.runtime.request import Runner
     from lmc.runtime.stats import EngineStats
     from lmc.runtime.store import ModelFiles
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_MODEL", "LocalEngine", "load_tokenizer"]
 
 DEFAULT_MODEL = "smollm2-135m"
-KV_MEMORY_SHARE = 0.25  # of the machine's memory, at most, for the default KV pool
-DEFAULT_KV_TOKENS = 65_536
 DEFAULT_BATCH_TOKENS = 256  # rows of one step: the linear kernels are at their best there
 DEFAULT_GPU_BATCH_TOKENS = 8192
 CPU_RUNNING = 64  # requests at once
@@ -47,6 +44,8 @@ class LocalEngine:
         max_batch_tokens: tokens computed in one step at most.
         deterministic: on a GPU, results that do not depend on what else runs, bit by bit, which is
             slower. On the CPU it is always so.
+        tensor_parallel: processes that the model is divided among, each with a GPU of its own, or,
+            on the CPU, with its share of the threads.
         weights: None for the model's own, "random" to need only a config and a tokenizer.
         attention: "auto" or the name of an attention backend.
         seed: of the random draws of runs that name no other, and of random weights.
@@ -75,6 +74,7 @@ class LocalEngine:
         chat_template: str | None = None,
         chat_options: Mapping[str, Any] | None = None,
         deterministic: bool = False,
+        tensor_parallel: int = 1,
     ) -> None:
         from lmc.runtime.store import resolve
 
@@ -83,12 +83,20 @@ class LocalEngine:
                 raise UsageError(f"{name} is {value}", hint="give a positive number of tokens")
         if type(tool_workers) is not int or tool_workers < 1:
             raise UsageError(f"tool_workers is {tool_workers!r}", hint="give a positive number")
+        if type(tensor_parallel) is not int or tensor_parallel < 1:
+            raise UsageError(
+                f"tensor_parallel is {tensor_parallel!r}", hint="give a number of processes, or 1"
+            )
         if weights not in (None, "random"):
             raise UsageError(f"weights is {weights!r}", hint='use "random" or leave it out')
         self.model = model
         self.seed = seed
         files = resolve(model)
         on_gpu = files.kind != "fake" and _on_gpu(device)
+        if on_gpu and attention not in ("auto", "triton"):
+            raise UsageError(
+                f"there is no attention backend {attention!r} on a GPU", hint="give 'auto'"
+            )
         batch_tokens = max_batch_tokens or (
             DEFAULT_GPU_BATCH_TOKENS if on_gpu else DEFAULT_BATCH_TOKENS
         )
@@ -104,9 +112,9 @@ class LocalEngine:
         )
         if template.source is not None:
             template.check()
-        self._runner = _runner(
+        spec = RunnerSpec(
             files,
-            self._tokenizer,
+            kernels="triton" if on_gpu else "torch",
             device="cuda" if on_gpu else "cpu",
             dtype=dtype,
             kv_tokens=kv_tokens,
@@ -117,6 +125,7 @@ class LocalEngine:
             threads=threads,
             deterministic=deterministic,
         )
+        self._runner = _runner(spec, self._tokenizer, tensor_parallel)
         self.core = EngineCore(
             self._runner,
             self._tokenizer.token_bytes,
@@ -193,68 +202,26 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     return Tokenizer.from_hf_dir(files.path)
 
 
-def _runner(
-    files: ModelFiles,
-    tokenizer: Tokenizer,
-    *,
-    device: str,
-    dtype: str,
-    kv_tokens: int | None,
-    max_batch_tokens: int,
-    weights: str | None,
-    attention: str,
-    seed: int,
-    threads: int | None,
-    deterministic: bool,
-) -> Runner:
-    if files.kind == "fake":
+def _runner(spec: RunnerSpec, tokenizer: Tokenizer, ranks: int) -> Runner:
+    if spec.files.kind == "fake":
+        if ranks > 1:
+            raise UsageError("the fake model cannot be divided", hint="leave tensor_parallel out")
         from lmc.runtime.fake import FakeRunner
 
         return FakeRunner(
             tokenizer.vocab_size,
-            kv_tokens or DEFAULT_KV_TOKENS,
+            spec.kv_tokens or DEFAULT_KV_TOKENS,
             token_bytes=tokenizer.token_bytes,
             eos_ids=tokenizer.eos_ids,
         )
-    import torch
+    if ranks > 1:
+        from lmc.runtime.tensor_parallel.runner import start_ranks
 
-    from lmc.runtime.model_runner import ModelRunner
-    from lmc.runtime.weights import load_weights, random_weights
+        return start_ranks(spec, ranks)
+    from lmc.runtime.runners import make_runner
 
-    config = read_config(files)
-    if device == "cuda":
-        from lmc.runtime.cuda.runner import CudaRunner, cuda_dtype
-
-        if attention not in ("auto", "triton"):
-            raise UsageError(
-                f"there is no attention backend {attention!r} on a GPU", hint="give 'auto'"
-            )
-        kind = cuda_dtype(dtype)
-        if weights == "random":
-            held = random_weights(config, kind, device, seed=seed)
-        else:
-            held = load_weights(files, config, kind, device)
-        return CudaRunner(
-            config,
-            held,
-            device=device,
-            dtype=dtype,
-            kv_tokens=kv_tokens,
-            max_batch_tokens=max_batch_tokens,
-            deterministic=deterministic,
-        )
-    if weights == "random":
-        held = random_weights(config, torch.float32, seed=seed)
-    else:
-        held = load_weights(files, config, torch.float32)
-    return ModelRunner(
-        config,
-        held,
-        dtype=dtype,
-        kv_tokens=kv_tokens or default_kv_tokens(config),
-        attention=attention,
-        threads=threads,
-    )
+    config = read_config(spec.files)
+    return make_runner(spec, config, held_weights(spec, config))
 
 
 def _on_gpu(device: str) -> bool:
@@ -279,33 +246,3 @@ def _on_gpu(device: str) -> bool:
     raise UsageError(
         "torch finds no CUDA device", hint="give device='cpu', or install a torch with CUDA"
     )
-
-
-def read_config(files: ModelFiles) -> ModelConfig:
-    """The configuration of a model's files.
-
-    Raises:
-        ModelError: it cannot be read, or the model is of a family that is not supported.
-    """
-    from lmc.runtime.config import config_from_gguf, config_from_hf
-    from lmc.runtime.gguf_file import GGUFFile
-
-    assert files.path is not None, "the fake model has no configuration"
-    if files.kind == "gguf":
-        with GGUFFile(files.path) as file:
-            return config_from_gguf(file)
-    path = files.path / "config.json"
-    try:
-        return config_from_hf(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"the configuration of {files.name} cannot be read: {error}",
-            hint="the directory needs a config.json in Hugging Face form",
-        ) from error
-
-
-def default_kv_tokens(config: ModelConfig) -> int:
-    """Tokens of a KV pool that takes a reasonable share of the machine's memory."""
-    entry = 2 * config.layers * config.kv_heads * config.head_dim * 4  # bytes, if float32
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1024, min(DEFAULT_KV_TOKENS, int(memory * KV_MEMORY_SHARE) // entry))

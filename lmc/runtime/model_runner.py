@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from lmc.errors import InternalError, RunError, UsageError
+from lmc.errors import InternalError, LmcError, RunError, UsageError
 from lmc.runtime.attention.base import Batch
 from lmc.runtime.attention.registry import choose_attention
 from lmc.runtime.layers import row_ops
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lmc.runtime.config import ModelConfig
     from lmc.runtime.kernels.parallel import Team
     from lmc.runtime.models.base import KVTensors, Model
+    from lmc.runtime.tensor_parallel.group import Group
 
 __all__ = ["ModelRunner", "physical_cores"]
 
@@ -70,6 +72,8 @@ class ModelRunner:
         kv_tokens: slots of the KV pool.
         attention: name of a backend, or "auto".
         threads: that compute, the caller's included; None takes the physical cores.
+        group: of all parts of the model, if `config` and `weights` are those of one. Then torch
+            computes the products, and what the first one gives is the whole model's.
 
     Raises:
         UsageError: an argument that means nothing here.
@@ -86,6 +90,7 @@ class ModelRunner:
         kv_tokens: int = 16_384,
         attention: str = "auto",
         threads: int | None = None,
+        group: Group | None = None,
     ) -> None:
         if device != "cpu":
             raise UsageError(f"there is no runner for device {device!r}", hint="give device='cpu'")
@@ -94,7 +99,9 @@ class ModelRunner:
         self.threads = physical_cores() if threads is None else threads
         if self.threads < 1:
             raise UsageError(f"threads is {threads}", hint="give a positive number, or None")
-        self._team = _team(self.threads)
+        self._team = _team(self.threads, compiled=group is None)
+        self._group = group
+        self._beside = group is not None and group.shard.rank > 0
         self.config = config
         self.vocab_size = config.vocab_size
         self.context_length = config.context_length
@@ -117,6 +124,7 @@ class ModelRunner:
             kinds=kinds,
             ops=row_ops(self.config, self._team, dtype=self.dtype),
             dtype=self.dtype,
+            group=self._group,
         )
 
     def _pool(self) -> Tensor:
@@ -181,57 +189,91 @@ class ModelRunner:
 
     def _answer(self, batch: Batch) -> Outcome:
         """Score the rows that need it and draw."""
-        count = len(batch.segments)
-        tokens, logprobs = [-1] * count, [0.0] * count
-        scores: list[list[tuple[float, ...]]] = [
-            [() for _ in segment.targets] for segment in batch.segments
-        ]
-        tops: list[TopTokens] = [() for _ in batch.segments]
+        found = _Found(batch)
         wanted: list[tuple[int, int]] = []  # segment, row in it
         for i, segment in enumerate(batch.segments):
             wanted += [(i, r) for r, targets in enumerate(segment.targets) if targets]
             last = len(segment.tokens) - 1
             if segment.sample is not None and not (segment.targets and segment.targets[last]):
                 wanted.append((i, last))
+        failed: LmcError | None = None
         for at in range(0, len(wanted), LOGIT_ROWS):
             some = wanted[at : at + LOGIT_ROWS]
             rows = np.array([batch.first[i] + r for i, r in some], np.int32)
             with self._timed("logits"):
                 logits = self._model.logits(rows)
-            wishes = [_wish(batch.segments[i], r) for i, r in some]
-            with self._timed("sample"):
-                drawn, normalizers = self._sampler.run(logits, wishes)
-            if not np.isfinite(normalizers).all():
-                culprit = some[int(np.flatnonzero(~np.isfinite(normalizers))[0])][0]
-                raise RunError(
-                    f"the model's scores are not finite (segment {culprit} of the step)",
-                    hint="the weights may be damaged; or try dtype='float32'",
-                )
-            values = logits.numpy()
-            for k, (i, r) in enumerate(some):
-                normalizer = float(normalizers[k])
-                if wishes[k] is not None:
-                    tokens[i] = int(drawn[k])
-                    logprobs[i] = float(values[k, tokens[i]]) - normalizer
-                    if batch.segments[i].top:
-                        tops[i] = tuple(
-                            (int(t), float(values[k, t]) - normalizer)
-                            for t in greatest(values[k], batch.segments[i].top)
-                        )
-                if batch.segments[i].targets:
-                    ids = batch.segments[i].targets[r]
-                    scores[i][r] = tuple(float(values[k, t]) - normalizer for t in ids)
+            if self._beside or failed is not None:
+                continue  # the other parts of the model ask for these logits, too
+            try:
+                found.take(batch, some, logits.numpy(), *self._draw(batch, some, logits))
+            except LmcError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+        return found.outcome()
+
+    def _draw(
+        self, batch: Batch, some: list[tuple[int, int]], logits: Tensor
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """The tokens after some rows, and the normalizers of their logits."""
+        wishes = [_wish(batch.segments[i], r) for i, r in some]
+        with self._timed("sample"):
+            drawn, normalizers = self._sampler.run(logits, wishes)
+        if not np.isfinite(normalizers).all():
+            culprit = some[int(np.flatnonzero(~np.isfinite(normalizers))[0])][0]
+            raise RunError(
+                f"the model's scores are not finite (segment {culprit} of the step)",
+                hint="the weights may be damaged; or try dtype='float32'",
+            )
+        return drawn, normalizers
+
+
+class _Found:
+    """What the rows of a step gave so far."""
+
+    def __init__(self, batch: Batch) -> None:
+        count = len(batch.segments)
+        self._tokens, self._logprobs = [-1] * count, [0.0] * count
+        self._scores: list[list[tuple[float, ...]]] = [
+            [() for _ in segment.targets] for segment in batch.segments
+        ]
+        self._tops: list[TopTokens] = [() for _ in batch.segments]
+
+    def take(
+        self,
+        batch: Batch,
+        some: list[tuple[int, int]],
+        values: npt.NDArray[np.float32],
+        drawn: npt.NDArray[np.int64],
+        normalizers: npt.NDArray[np.float64],
+    ) -> None:
+        """Take the logits after some rows and what was drawn from them."""
+        for k, (i, r) in enumerate(some):
+            normalizer, segment = float(normalizers[k]), batch.segments[i]
+            if _wish(segment, r) is not None:
+                token = self._tokens[i] = int(drawn[k])
+                self._logprobs[i] = float(values[k, token]) - normalizer
+                if segment.top:
+                    self._tops[i] = tuple(
+                        (int(t), float(values[k, t]) - normalizer)
+                        for t in greatest(values[k], segment.top)
+                    )
+            if segment.targets:
+                ids = segment.targets[r]
+                self._scores[i][r] = tuple(float(values[k, t]) - normalizer for t in ids)
+
+    def outcome(self) -> Outcome:
         return Outcome(
-            tokens=tuple(tokens),
-            logprobs=tuple(logprobs),
-            scores=tuple(tuple(rows) for rows in scores),
-            tops=tuple(tops) if any(tops) else (),
+            tokens=tuple(self._tokens),
+            logprobs=tuple(self._logprobs),
+            scores=tuple(tuple(rows) for rows in self._scores),
+            tops=tuple(self._tops) if any(self._tops) else (),
         )
 
 
-def _team(threads: int) -> Team | None:
-    """Threads for compiled kernels, or None where numba cannot be had."""
-    if find_spec("numba") is None:
+def _team(threads: int, *, compiled: bool) -> Team | None:
+    """Threads for compiled kernels, or None where numba cannot be had or is not wanted."""
+    if not compiled or find_spec("numba") is None:
         torch.set_num_threads(threads)
         return None
     from lmc.runtime.kernels.parallel import Team

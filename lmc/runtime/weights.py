@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,10 +23,15 @@ from lmc.runtime.gguf_file import GGUFFile
 from lmc.runtime.hf_tokenizer import read_json
 from lmc.runtime.store import ModelFiles
 
+if TYPE_CHECKING:
+    from lmc.runtime.tensor_parallel.shards import Shard
+
 __all__ = ["Weights", "load_weights", "random_weights", "weight_shapes"]
 
 Weights = dict[str, torch.Tensor]
 Shapes = dict[str, tuple[int, ...]]
+Where = tuple[slice, ...]
+_WHOLE: Where = (slice(None),)
 
 _STD = 0.02  # of random weights, as models of this kind are initialised
 _LISTED = 5  # names in an error message
@@ -84,8 +91,12 @@ def load_weights(
     config: ModelConfig,
     dtype: torch.dtype,
     device: str | torch.device = "cpu",
+    *,
+    shard: Shard | None = None,
 ) -> Weights:
     """All weights of a model in `dtype` on `device`, with the shapes of `weight_shapes`.
+
+    With a shard, its part of each: of safetensors files nothing else is read.
 
     Raises:
         ModelError: the files have no weights, cannot be read, or do not fit the configuration.
@@ -95,10 +106,11 @@ def load_weights(
     with _one_thread():
         if files.kind == "gguf":
             with GGUFFile(files.path) as file:
-                return _collect(_gguf_tensors(file, config), config, dtype, device, files.name)
+                tensors = _gguf_tensors(file, config)
+                return _collect(tensors, config, dtype, device, files.name, shard)
         with contextlib.ExitStack() as opened:
             tensors = _safetensors(files.path, opened)
-            return _collect(tensors, config, dtype, device, files.name)
+            return _collect(tensors, config, dtype, device, files.name, shard)
 
 
 def random_weights(
@@ -107,10 +119,11 @@ def random_weights(
     device: str | torch.device = "cpu",
     *,
     seed: int = 0,
+    shard: Shard | None = None,
 ) -> Weights:
     """Weights that mean nothing: normal with deviation 0.02, norms one, biases zero.
 
-    The same seed gives the same weights on the same kind of device.
+    The same seed gives the same weights on the same kind of device; a shard gets its part of them.
     """
     generator = torch.Generator(device).manual_seed(seed)
     weights: Weights = {}
@@ -122,19 +135,25 @@ def random_weights(
             tensor.zero_()
         else:
             tensor.normal_(0.0, _STD, generator=generator)
-        weights[name] = tensor
+        weights[name] = tensor if shard is None else tensor[shard.where(name, config)].clone()
     return weights
 
 
-Reader = Callable[[], torch.Tensor]
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A tensor in a file: its shape, and how a part of it is read."""
+
+    shape: tuple[int, ...]
+    read: Callable[[Where], torch.Tensor]
 
 
 def _collect(
-    tensors: Mapping[str, Reader],
+    tensors: Mapping[str, _Source],
     config: ModelConfig,
     dtype: torch.dtype,
     device: str | torch.device,
     model: str,
+    shard: Shard | None,
 ) -> Weights:
     """Read what the configuration asks for, and refuse files that have anything else."""
     shapes = weight_shapes(config)
@@ -150,12 +169,13 @@ def _collect(
             )
     weights: Weights = {}
     for name, shape in shapes.items():
-        tensor = tensors[name]()
-        if tuple(tensor.shape) != shape:
+        source = tensors[name]
+        if source.shape != shape:
             raise ModelError(
-                f"the tensor {name} of {model} has the shape {tuple(tensor.shape)}, not {shape}",
+                f"the tensor {name} of {model} has the shape {source.shape}, not {shape}",
                 hint="the weights and the configuration are of different models",
             )
+        tensor = source.read(_WHOLE if shard is None else shard.where(name, config))
         weights[name] = tensor.to(device=device, dtype=dtype).contiguous()
     return weights
 
@@ -166,18 +186,20 @@ def _listed(names: set[str]) -> str:
     return f"{', '.join(some)}{more}"
 
 
-def _gguf_tensors(file: GGUFFile, config: ModelConfig) -> dict[str, Reader]:
+def _gguf_tensors(file: GGUFFile, config: ModelConfig) -> dict[str, _Source]:
     permuted = file.metadata.get("general.architecture") == "llama"
     heads = {"attn_q": config.heads, "attn_k": config.kv_heads}
 
-    def reader(name: str, rotated_heads: int | None) -> Reader:
-        def read() -> torch.Tensor:
+    def source(name: str, rotated_heads: int | None) -> _Source:
+        def read(where: Where) -> torch.Tensor:
             tensor = torch.from_numpy(file.read(name))
-            return tensor if rotated_heads is None else _half_split(tensor, rotated_heads, name)
+            if rotated_heads is not None:
+                tensor = _half_split(tensor, rotated_heads, name)
+            return tensor[where]
 
-        return read
+        return _Source(tuple(file.tensors[name].shape), read)
 
-    tensors: dict[str, Reader] = {}
+    tensors: dict[str, _Source] = {}
     for name in file.tensors:
         if name in _GGUF_IGNORED:
             continue
@@ -185,11 +207,11 @@ def _gguf_tensors(file: GGUFFile, config: ModelConfig) -> dict[str, Reader]:
             layer, part, kind = match.groups()
             inside = _GGUF_INSIDE.get(part)
             new = f"model.layers.{layer}.{inside}.{kind}" if inside else name
-            tensors[new] = reader(name, heads.get(part) if permuted else None)
+            tensors[new] = source(name, heads.get(part) if permuted else None)
         else:
             part, _, kind = name.rpartition(".")
             new = f"{_GGUF_OUTSIDE[part]}.{kind}" if part in _GGUF_OUTSIDE else name
-            tensors[new] = reader(name, None)
+            tensors[new] = source(name, None)
     return tensors
 
 
@@ -205,19 +227,20 @@ def _half_split(tensor: torch.Tensor, heads: int, name: str) -> torch.Tensor:
     return paired.transpose(1, 2).reshape(tensor.shape)
 
 
-def _safetensors(folder: Path, opened: contextlib.ExitStack) -> dict[str, Reader]:
-    """Readers for all tensors of a folder, whose files stay open in `opened`."""
+def _safetensors(folder: Path, opened: contextlib.ExitStack) -> dict[str, _Source]:
+    """All tensors of a folder, whose files stay open in `opened`."""
     from safetensors import SafetensorError, safe_open
 
-    tensors: dict[str, Reader] = {}
-    for file in _shards(folder):
+    tensors: dict[str, _Source] = {}
+    for path in _shards(folder):
         try:
-            shard = opened.enter_context(safe_open(file, framework="pt"))
+            file = opened.enter_context(safe_open(path, framework="pt"))
         except (SafetensorError, OSError) as error:
-            raise ModelError(f"{file} cannot be read: {error}") from error
-        for name in shard.keys():  # noqa: SIM118 - it is no mapping
+            raise ModelError(f"{path} cannot be read: {error}") from error
+        for name in file.keys():  # noqa: SIM118 - it is no mapping
             if not _HF_IGNORED.fullmatch(name):
-                tensors[name] = lambda shard=shard, name=name: shard.get_tensor(name)  # type: ignore[misc]
+                held = file.get_slice(name)
+                tensors[name] = _Source(tuple(held.get_shape()), held.__getitem__)
     return tensors
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,7 +26,10 @@ from lmc.runtime.cuda.planning import Shape
 from lmc.runtime.cuda.product_kernel import fixed_product
 from lmc.runtime.cuda.row_kernels import norm_rows, rotate_store, silu_mul
 from lmc.runtime.layers import Rotary
-from lmc.runtime.models.base import take_weight
+from lmc.runtime.models.base import head_weight, take_weight
+
+if TYPE_CHECKING:
+    from lmc.runtime.tensor_parallel.group import Group
 
 __all__ = ["DeviceModel"]
 
@@ -60,6 +64,7 @@ class DeviceModel:
         dtype: of weights, activations and KV entries.
         rows: most rows of a step.
         fixed: add every sum in an order that does not depend on the step.
+        group: of all parts of the model, if `config` and `weights` are those of one.
 
     Raises:
         ModelError: a weight is missing or has the wrong shape.
@@ -75,10 +80,12 @@ class DeviceModel:
         device: torch.device,
         rows: int,
         fixed: bool = False,
+        group: Group | None = None,
     ) -> None:
         if config.head_dim % 2:
             raise UsageError(f"heads of {config.head_dim} numbers cannot be rotated in halves")
         self.config, self.dtype, self.device, self.fixed = config, dtype, device, fixed
+        self._ranks = group
         self._group = config.heads // config.kv_heads
         self._lane_heads = _power(self._group)
         self._table = self._matrix(
@@ -86,11 +93,8 @@ class DeviceModel:
         )
         self._layers = [self._read_layer(weights, i) for i in range(config.layers)]
         self._norm = self._vector(weights, "model.norm.weight", config.hidden_size)
-        self._head = self._table
-        if not config.tied:
-            self._head = self._matrix(
-                weights, "lm_head.weight", config.vocab_size, config.hidden_size
-            )
+        head = head_weight(weights, config, self._table, group)
+        self._head = head.to(self.device, self.dtype).contiguous()
         rotary = Rotary(config)
         self._cosines, self._sines = rotary.cosines.to(device), rotary.sines.to(device)
         self._make_buffers(rows)
@@ -211,19 +215,35 @@ class DeviceModel:
                     DIM=config.head_dim, BLOCK_D=_power(config.head_dim), CHUNK=8, num_warps=2,
                 )  # fmt: skip
             self._product(attended, layer.output, delta)
+            self._add_up(delta)
             self._norm_rows(rows, fields.tokens, layer.mlp_norm)
             gate_up, inner = self._gate_up[:rows], self._inner[:rows]
             self._product(hidden, layer.gate_up, gate_up)
             columns = config.intermediate_size
             silu_mul[(rows, -(-columns // 1024))](gate_up, inner, columns, BLOCK=1024, num_warps=4)
             self._product(inner, layer.down, delta)
+            self._add_up(delta)
             self._norm_rows(rows, fields.tokens, norm)
 
     def logits(self, rows: Tensor, out: Tensor) -> Tensor:
         """Scores of all next tokens after some rows of the last step; float32, into `out`."""
-        hidden = self._hidden.index_select(0, rows)
-        self._product(hidden, self._head, out[: len(rows)])
-        return out[: len(rows)]
+        hidden, out = self._hidden.index_select(0, rows), out[: len(rows)]
+        if self._ranks is None:
+            self._product(hidden, self._head, out)
+            return out
+        part = torch.empty(len(rows), len(self._head), dtype=out.dtype, device=self.device)
+        self._product(hidden, self._head, part)
+        low = 0
+        for piece in self._ranks.gather(part):
+            columns = out[:, low : low + len(self._head)]
+            columns.copy_(piece[:, : columns.shape[1]])
+            low += len(self._head)
+        return out
+
+    def _add_up(self, delta: Tensor) -> None:
+        """Sum what the parts of the model gave."""
+        if self._ranks is not None:
+            self._ranks.add_up(delta)
 
     def _norm_rows(self, rows: int, tokens: Tensor, weight: Tensor, *, embed: bool = False) -> None:
         columns = self.config.hidden_size

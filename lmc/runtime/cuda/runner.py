@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -40,6 +40,9 @@ from lmc.runtime.cuda.planning import Division, divide
 from lmc.runtime.cuda.sampler import DeviceSampler, Drawn
 from lmc.runtime.cuda.staging import Staging
 from lmc.runtime.request import Flight, IntArray, Outcome, Step
+
+if TYPE_CHECKING:
+    from lmc.runtime.tensor_parallel.group import Group
 
 __all__ = ["CudaRunner", "cuda_dtype"]
 
@@ -90,6 +93,8 @@ class CudaRunner:
         max_batch_tokens: most rows of a step.
         deterministic: results that do not depend on the batch, bit by bit; slower.
         graphs: capture small steps in CUDA graphs.
+        group: of all parts of the model, if `config` and `weights` are those of one. What the
+            first one gives is the whole model's; the others' outcomes say nothing.
 
     Raises:
         UsageError: an argument that means nothing here.
@@ -108,6 +113,7 @@ class CudaRunner:
         max_batch_tokens: int = 8192,
         deterministic: bool = False,
         graphs: bool = True,
+        group: Group | None = None,
     ) -> None:
         self.config = config
         self.vocab_size = config.vocab_size
@@ -118,10 +124,11 @@ class CudaRunner:
         self.most_repeats = MOST_REPEATS
         self.seconds: dict[str, float] = {"plan": 0.0, "launch": 0.0, "wait": 0.0}
         self._max_rows = max_batch_tokens
+        self._group = group
         with torch.inference_mode():
             self._model = DeviceModel(
                 config, weights, dtype=self.dtype, device=self.device, rows=max_batch_tokens,
-                fixed=deterministic,
+                fixed=deterministic, group=group,
             )  # fmt: skip
             rows = min(LOGIT_ROWS, max_batch_tokens)
             self._logits = torch.zeros(rows, config.vocab_size, device=self.device)
@@ -130,6 +137,8 @@ class CudaRunner:
             self._table = torch.zeros(TABLE, dtype=torch.int32, device=self.device)
             self._parts = self._more_parts = self._make_parts(PLACES)
             self.kv_tokens = self._kv_room() if kv_tokens is None else kv_tokens
+            if group is not None:
+                self.kv_tokens = group.least(self.kv_tokens)
             try:
                 self._model.make_pool(self.kv_tokens + 1)
             except torch.cuda.OutOfMemoryError as error:
@@ -239,6 +248,8 @@ class CudaRunner:
         for number in range(step.repeats):
             if number:
                 batch, wanted = next_batch(batch, step, number), wanted.next()
+                if self._group is not None and drawn is not None:
+                    self._group.share(drawn)
             one, drawn = self._launch(batch, wanted, tables.after(number), slots, drawn)
             pending.append(one)
         return pending
@@ -256,6 +267,8 @@ class CudaRunner:
         tokens: Tensor | None,
     ) -> tuple[Pending, Tensor | None]:  # fmt: skip
         """Put one pass into the device's queue; `tokens`, if given, instead of the batch's."""
+        if self._group is not None and self._group.shard.rank > 0:
+            return self._launch_beside(batch, wanted, tables, slots, tokens)
         prepared = []
         for at in range(0, len(wanted.rows), LOGIT_ROWS):
             some = slice(at, at + LOGIT_ROWS)
@@ -282,6 +295,17 @@ class CudaRunner:
             ]
         pending = Pending(batch, wanted, to_host(drawn, scores, self.device), tops)
         return pending, torch.cat([one.tokens for one in drawn]) if drawn else None
+
+    def _launch_beside(
+        self, batch: Batch, wanted: Wanted, tables: Tables, slots: Tensor,
+        tokens: Tensor | None,
+    ) -> tuple[Pending, Tensor | None]:  # fmt: skip
+        """The same of another part than the first, which draws the tokens."""
+        rows = self._to_device(wanted.rows)
+        self._forward(batch, tables, slots, tokens)
+        for at in range(0, len(rows), LOGIT_ROWS):
+            self._model.logits(rows[at : at + LOGIT_ROWS], self._logits)
+        return Pending(batch, wanted, to_host([], [], self.device), []), torch.empty_like(rows)
 
     def _to_device(self, values: IntArray) -> Tensor:
         target = torch.empty(len(values), dtype=torch.int32, device=self.device)
@@ -359,7 +383,9 @@ class CudaRunner:
         current.wait_stream(aside)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory_pool):
+        # other ranks' connections are watched by threads, which may ask the device meanwhile
+        mode = "global" if self._group is None else "thread_local"
+        with torch.cuda.graph(graph, pool=self._memory_pool, capture_error_mode=mode):
             compute()
         self._memory_pool = self._memory_pool or graph.pool()
         return _Graph(layout, buffer, fields, graph)

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmc.runtime.attention.base import AttentionBackend, Batch
+    from lmc.runtime.config import ModelConfig
+    from lmc.runtime.tensor_parallel.group import Group
 
-__all__ = ["KVTensors", "Model", "take_weight"]
+__all__ = ["KVTensors", "Model", "head_weight", "take_weight"]
 
 KVTensors = list[tuple["Tensor", "Tensor"]]  # keys and values of each layer
 
@@ -50,3 +52,24 @@ def take_weight(weights: Mapping[str, Tensor], name: str, *shape: int) -> Tensor
             hint="the weights do not fit the configuration",
         )
     return weight
+
+
+def head_weight(
+    weights: Mapping[str, Tensor], config: ModelConfig, table: Tensor, group: Group | None
+) -> Tensor:
+    """The output matrix, (tokens, hidden): `table`, the embedding, if they are tied.
+
+    Of one part of a model, a run of tokens, with zeros up to the length of the longest run.
+
+    Raises:
+        ModelError: see `take_weight`.
+    """
+    import torch
+
+    name, hidden = "lm_head.weight", config.hidden_size
+    if group is None:
+        return table if config.tied else take_weight(weights, name, config.vocab_size, hidden)
+    run, most = group.shard.vocabulary(config.vocab_size)
+    tokens = run.stop - run.start
+    head = table[run] if config.tied else take_weight(weights, name, tokens, hidden)
+    return torch.nn.functional.pad(head, (0, 0, 0, most - tokens))

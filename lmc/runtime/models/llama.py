@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from lmc.runtime.linear import Linear, LinearKind, rows_read
-from lmc.runtime.models.base import KVTensors, take_weight
+from lmc.runtime.models.base import KVTensors, head_weight, take_weight
 from lmc.runtime.request import IntArray
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lmc.runtime.attention.base import AttentionBackend, Batch
     from lmc.runtime.config import ModelConfig
     from lmc.runtime.layers import RowOps
+    from lmc.runtime.tensor_parallel.group import Group
 
 __all__ = ["Llama"]
 
@@ -57,6 +58,7 @@ class Llama:
         kinds: ways to compute products; a weight gets the first one that supports its shape.
         ops: who computes the row-wise layers.
         dtype: of weights and activations.
+        group: of all parts of the model, if `config` and `weights` are those of one.
 
     Raises:
         ModelError: a weight is missing or has the wrong shape.
@@ -70,8 +72,10 @@ class Llama:
         kinds: list[LinearKind],
         ops: RowOps,
         dtype: torch.dtype,
+        group: Group | None = None,
     ) -> None:
         self._config, self._kinds, self._ops, self._dtype = config, kinds, ops, dtype
+        self._group = group
         table = take_weight(
             weights, "model.embed_tokens.weight", config.vocab_size, config.hidden_size
         )
@@ -83,9 +87,8 @@ class Llama:
                 self._settle()
         norm = take_weight(weights, "model.norm.weight", config.hidden_size)
         self._norm = norm.float().contiguous()
-        head = table
-        if not config.tied:
-            head = take_weight(weights, "lm_head.weight", config.vocab_size, config.hidden_size)
+        head = head_weight(weights, config, table, group)
+        self._head_rows = len(head)
         self._head = self._pack(head.float())
         self._buffers: dict[str, Tensor] = {}
         self._room = 0
@@ -150,22 +153,36 @@ class Llama:
                 qkv, positions, slots, queries, keys, values, layer.q_norm, layer.k_norm
             )
             attention.attend(queries, keys, values, attended)
-            layer.output.add(attended, residual)
+            self._add(layer.output, attended, residual)
             ops.norm(residual, layer.mlp_norm, hidden)
             layer.gate_up.gate(hidden, inner)
-            layer.down.add(inner, residual)
+            self._add(layer.down, inner, residual)
         ops.norm(residual, self._norm, hidden)
+
+    def _add(self, linear: Linear, x: Tensor, residual: Tensor) -> None:
+        """`residual += x W^T`, summed over all parts of the model."""
+        if self._group is None:
+            linear.add(x, residual)
+            return
+        delta = torch.empty_like(residual)
+        linear.write(x, delta)
+        self._group.add_up(delta)
+        residual += delta
 
     def logits(self, rows: IntArray) -> Tensor:
         count = len(rows)
         if count > len(self._scores):  # kept, as getting so much memory anew costs a page at a time
             width = self._config.hidden_size
             self._scored = torch.zeros(rows_read(count), width, dtype=self._dtype)
-            self._scores = torch.zeros(count, self._config.vocab_size)
+            self._scores = torch.zeros(count, self._head_rows)
         # by numpy: torch would wake its own threads for this, and wait for them
         np.take(_words(self._buffers["hidden"]), rows, axis=0, out=_words(self._scored)[:count])
         self._head.write(self._scored, self._scores[:count])
-        return self._scores[:count]
+        if self._group is None:
+            return self._scores[:count]
+        every = self._group.gather(self._scores[:count])
+        whole = every.transpose(0, 1).reshape(count, -1)
+        return whole[:, : self._config.vocab_size].contiguous()
 
     def _grown(self, rows: int) -> dict[str, Tensor]:
         """Buffers for `rows` rows; zeros at first, so that padding is never uninitialized."""

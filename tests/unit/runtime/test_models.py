@@ -199,7 +199,7 @@ def test_batches_are_laid_out_row_by_row() -> None:
 
 @pytest.mark.model
 def test_the_real_model_agrees_with_transformers() -> None:
-    from lmc.runtime.load import read_config
+    from lmc.runtime.runners import read_config
     from lmc.runtime.store import resolve
     from lmc.runtime.weights import load_weights
 

@@ -1,0 +1,1 @@
+"""One model on several devices: which part of it each process computes, and how they agree."""

@@ -1,0 +1,63 @@
+"""A step as bytes: what the ranks beside the first need of it.
+
+They compute rows and hand in their part of the logits; what is drawn, and from which tokens, is a
+matter of the first rank. So masks, samplings and targets stay there, but for the places of rows
+whose logits are wanted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmc.runtime.request import Sampling, Segment, Step
+
+__all__ = ["pack_step", "unpack_step"]
+
+_MADE, _DRAWN, _SCORED = 1, 2, 4
+_FIELDS = 4  # int32 of a segment: tokens, start, slots, flags
+
+
+def pack_step(step: Step) -> bytes:
+    """The step in int32: counts, segments, tokens, slots, and of scored segments which rows."""
+    head = np.array([len(step.segments), step.repeats], np.int32)
+    fields = np.empty((len(step.segments), _FIELDS), np.int32)
+    wanted = []
+    for row, s in zip(fields, step.segments, strict=True):
+        flags = _MADE * s.made + _DRAWN * (s.sample is not None) + _SCORED * bool(s.targets)
+        row[:] = len(s.tokens), s.start, len(s.slots), flags
+        if s.targets:
+            wanted.append(np.array([bool(targets) for targets in s.targets], np.int32))
+    tokens = [s.tokens for s in step.segments]
+    slots = [s.slots for s in step.segments]
+    parts = [head, fields.ravel(), *tokens, *slots, *wanted]
+    return np.concatenate(parts, dtype=np.int32, casting="same_kind").tobytes()
+
+
+def unpack_step(data: bytes) -> Step:
+    """A step whose rows and wanted rows are those of the packed one."""
+    numbers = np.frombuffer(bytearray(data), np.int32)  # torch wants to be able to write
+    count, repeats = numbers[:2].tolist()
+    fields = numbers[2 : 2 + _FIELDS * count].reshape(count, _FIELDS).tolist()
+    tokens_at = 2 + _FIELDS * count
+    slots_at = tokens_at + sum(tokens for tokens, _, _, _ in fields)
+    wanted_at = slots_at + sum(slots for _, _, slots, _ in fields)
+    segments = []
+    for tokens, start, slots, flags in fields:
+        targets: tuple[tuple[int, ...], ...] = ()
+        if flags & _SCORED:
+            rows = numbers[wanted_at : wanted_at + tokens].tolist()
+            targets = tuple((0,) if wanted else () for wanted in rows)
+            wanted_at += tokens
+        segments.append(
+            Segment(
+                tokens=numbers[tokens_at : tokens_at + tokens],
+                start=start,
+                slots=numbers[slots_at : slots_at + slots],
+                made=bool(flags & _MADE),
+                sample=Sampling() if flags & _DRAWN else None,
+                targets=targets,
+            )
+        )
+        tokens_at += tokens
+        slots_at += slots
+    return Step(tuple(segments), repeats)

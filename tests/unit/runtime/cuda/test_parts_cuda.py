@@ -1,0 +1,93 @@
+"""The CUDA runner of a model in parts, in one process: the numbers are those of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmc.runtime.cuda import runner as cuda_runner
+from lmc.runtime.cuda.runner import CudaRunner
+from lmc.runtime.request import Outcome, Step
+from lmc.runtime.tensor_parallel.wire import pack_step, unpack_step
+from tests.unit.runtime.lockstep import ThreadGroup, together
+from tests.unit.runtime.random_models import (
+    VARIANTS,
+    Sequence,
+    random_tokens,
+    random_weights,
+    some_slots,
+)
+from tests.unit.runtime.test_tensor_parallel import EVERY, POOL, SMALL, part_of
+
+
+def steps() -> list[Step]:
+    config = VARIANTS["llama"]
+    slots = some_slots(60, seed=1, pool=POOL)
+    one = Sequence(random_tokens(config, 30, 1), slots[:30])
+    two = Sequence(random_tokens(config, 12, 2), slots[30:])
+    told = [
+        Step((one.piece(9, every=EVERY), two.piece(3))),
+        Step((two.piece(1), one.piece(1, every=EVERY))),
+    ]
+    one.done, two.done = one.done + 2, two.done + 2  # slots for the repeats
+    last = []
+    for sequence in (one, two):
+        piece = sequence.piece(1)
+        start = piece.start - 2
+        tokens = sequence.tokens[start : start + 1]
+        last.append(
+            type(piece)(tokens, start, sequence.slots[: start + 3], made=True, sample=piece.sample)
+        )
+    return [*told, Step(tuple(last), repeats=3)]
+
+
+def outcomes(runner: CudaRunner, told: list[Step]) -> list[Outcome]:
+    given = []
+    for step in told:
+        outcome = runner.run(step)
+        given += [outcome, *outcome.later]
+    return given
+
+
+@pytest.mark.parametrize(("variant", "deterministic"), [("llama", False), ("qwen2", True)])
+def test_parts_give_what_the_whole_gives(
+    device: str, variant: str, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_runner, "LOGIT_ROWS", 8)
+    config = replace(SMALL[variant], layers=1)
+    options: dict[str, Any] = {
+        "device": device,
+        "dtype": "float32",
+        "max_batch_tokens": 64,
+        "deterministic": deterministic,
+        "graphs": False,
+    }
+    weights = random_weights(config)
+    expected = outcomes(CudaRunner(config, dict(weights), kv_tokens=POOL, **options), steps())
+
+    def work(group: ThreadGroup) -> list[Outcome]:
+        shard = group.shard
+        runner = CudaRunner(
+            shard.config(config),
+            part_of(weights, config, shard),
+            kv_tokens=POOL + shard.rank,
+            group=group,
+            **options,
+        )
+        assert runner.kv_tokens == POOL  # the least that a part has room for
+        if shard.rank == 0:
+            return outcomes(runner, steps())
+        for step in steps():
+            runner.start(unpack_step(pack_step(step)))
+        return []
+
+    got = together(2, work)[0]
+    assert len(got) == len(expected) == 5
+    for mine, theirs in zip(got, expected, strict=True):
+        assert mine.tokens == theirs.tokens
+        np.testing.assert_allclose(mine.logprobs, theirs.logprobs, atol=1e-3)
+        for ours, others in zip(mine.scores, theirs.scores, strict=True):
+            np.testing.assert_allclose(ours, others, atol=1e-3)
