@@ -18,10 +18,10 @@ from collections.abc import (
     Mapping,
     Sized,
 )
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lmc import aio
-from lmc.batch import Batch, Job, checked, run_one
+from lmc.batch import PLANNED, Batch, Job, checked, run_one
 from lmc.driver import Options
 from lmc.errors import UsageError
 from lmc.frontend.parameters import RUN_WIDE, run_wide
@@ -32,6 +32,8 @@ from lmc.stream import Stream, begin
 
 if TYPE_CHECKING:
     from lmc.engine import Engine
+    from lmc.runtime.dry_run import Rehearsal
+    from lmc.runtime.prediction import Prediction
 
 __all__ = ["Runnable", "current_engine", "use"]
 
@@ -324,6 +326,50 @@ class Runnable(ABC):
             return batch, checked(batch, on_error, max_errors)
 
         return aio.results(start, rows)
+
+    def predict(
+        self,
+        rows: Iterable[Mapping[str, object]],
+        *,
+        engine: Engine | None = None,
+        options: Options | None = None,
+        **defaults: object,
+    ) -> Prediction:
+        """What `run_batch` of these rows will cost on an engine whose cache is empty.
+
+        No model, no tool and nothing of the program runs. For programs whose texts have known
+        lengths (`select`, `score`, `gen` with `ignore_eos` and no stops) the counters are those
+        that `engine.stats` will have; else they are bounds, with the reasons.
+
+        Args:
+            rows: each a dictionary of arguments.
+            engine: whose limits count; by default the one in use.
+
+        For the others see the class.
+        """
+        not_while_tracing()
+        rehearsal = (engine or current_engine()).rehearsal()
+        return self.rehearsed(rows, rehearsal, _with_defaults(options, defaults) or Options())
+
+    def rehearsed(
+        self, rows: Iterable[Mapping[str, object]], rehearsal: Rehearsal, options: Options
+    ) -> Prediction:
+        """Like `predict`, for an engine that need not be there."""
+        from lmc.runtime.prediction import Figures, Prediction
+
+        there = list(rows)
+        figures: list[Figures] = []
+        reasons: dict[str, None] = {}
+        for longest in (False, True):
+            with rehearsal.engine(longest=longest) as dry:
+                job = self._job(cast("Engine", dry), False, dry.seed, None, options)
+                for _ in Batch(job, there, ordered=False):
+                    pass
+                figures.append(Figures.of(dry.stats))
+                reasons.update(dict.fromkeys(dry.reasons))
+        if len(there) > PLANNED:
+            reasons[f"when rows after the first {PLANNED} begin is not known"] = None
+        return Prediction(len(there), figures[0], figures[1], tuple(reasons))
 
     def resumed_batch(
         self,

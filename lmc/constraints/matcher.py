@@ -46,6 +46,11 @@ class TokenMatcher:
         """The vocabulary it was made for."""
         return self._table.vocabulary
 
+    @property
+    def place(self) -> tuple[int, bool]:
+        """Where it stands: at equal places of one automaton, equal texts may follow."""
+        return self._place, self._ended
+
     def mask(self) -> MaskArray:
         """Which tokens may come next.
 

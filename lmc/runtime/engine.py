@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
+from lmc.runtime.dry_runner import Limits
 from lmc.runtime.job import Job
 from lmc.runtime.request import (
     Flight,
@@ -144,6 +145,18 @@ class EngineCore:
     def has_work(self) -> bool:
         """Whether `step` has something to do."""
         return bool(self._handles)
+
+    @property
+    def limits(self) -> Limits:
+        """What decides how it schedules."""
+        return Limits(
+            vocab_size=self.runner.vocab_size,
+            kv_tokens=self.runner.kv_tokens,
+            context_length=self.runner.context_length,
+            max_batch_tokens=self._limits["max_batch_tokens"],
+            max_running=self._limits["max_running"],
+            most_repeats=self.runner.most_repeats,
+        )
 
     @property
     def wants_more(self) -> bool:

@@ -72,6 +72,7 @@ class Executor:
     def __init__(self, target: Target, tool_workers: int = DEFAULT_TOOL_WORKERS) -> None:
         self.target = target
         self.core = target.core
+        self.handlers = HANDLERS
         self.tool_pool = ToolPool(tool_workers)
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
@@ -360,7 +361,7 @@ class Executor:
                     self._fail(row, pending, regs[index].error)
                     return
         try:
-            HANDLERS[instr.op](self, row, instr)
+            self.handlers[instr.op](self, row, instr)
         except LmcError as error:
             self._fail(row, pending, error.at(instr.at))
         except Exception as error:  # a fault of ours in one row must not reach the others

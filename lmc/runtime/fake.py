@@ -17,7 +17,9 @@ import numpy.typing as npt
 from lmc.errors import InternalError
 from lmc.runtime.request import MaskArray, Outcome, Sampling, Segment, Step, TopTokens
 
-__all__ = ["FakeRunner"]
+__all__ = ["CONTEXT", "FakeRunner"]
+
+CONTEXT = 4096  # positions, where no other number is wanted
 
 _Words = npt.NDArray[np.uint64]
 _Logits = npt.NDArray[np.float64]
@@ -62,7 +64,7 @@ class FakeRunner:
         self,
         vocab_size: int,
         kv_tokens: int,
-        context_length: int = 4096,
+        context_length: int = CONTEXT,
         token_bytes: Sequence[bytes | None] | None = None,
         eos_ids: frozenset[int] = frozenset(),
         most_repeats: int = 1,

@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lmc.errors import UsageError
 from lmc.runtime.chat import ChatTemplate, template_text
+from lmc.runtime.dry_run import Rehearsal
+from lmc.runtime.dry_runner import DryRunner, Limits
 from lmc.runtime.engine import EngineCore
 from lmc.runtime.executor import Executor
-from lmc.runtime.runners import DEFAULT_KV_TOKENS, RunnerSpec, held_weights, read_config
+from lmc.runtime.runners import (
+    DEFAULT_KV_TOKENS,
+    RunnerSpec,
+    default_kv_tokens,
+    held_weights,
+    read_config,
+)
 from lmc.runtime.target import Target
 from lmc.runtime.tokenizer import Tokenizer
 from lmc.runtime.tool_pool import DEFAULT_TOOL_WORKERS
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
     from lmc.runtime.stats import EngineStats
     from lmc.runtime.store import ModelFiles
 
-__all__ = ["DEFAULT_MODEL", "LocalEngine", "load_tokenizer"]
+__all__ = ["DEFAULT_MODEL", "LocalEngine", "load_tokenizer", "rehearsal_of"]
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_BATCH_TOKENS = 256  # rows of one step: the linear kernels are at their best there
@@ -160,6 +168,16 @@ class LocalEngine:
         """Counters since the engine was made."""
         return self.core.stats
 
+    def rehearsal(self) -> Rehearsal:
+        """What a dry run on this engine needs; nothing of it is changed by one."""
+        return Rehearsal(
+            self.executor.target,
+            self.core.limits,
+            self.seed,
+            self.tokenizer_fingerprint,
+            self.template_fingerprint,
+        )
+
     def forget(self) -> None:
         """Empty the cache of computed prompts, except for what running requests hold."""
         done: Future[None] = Future()
@@ -200,6 +218,34 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     if files.kind == "gguf":
         return Tokenizer.from_gguf(files.path)
     return Tokenizer.from_hf_dir(files.path)
+
+
+def rehearsal_of(model: str, kv_tokens: int | None = None) -> Rehearsal:
+    """What a dry run needs of a model whose weights are not loaded, on the CPU; imports no torch.
+
+    Raises:
+        ModelError: the model cannot be found, read or fetched.
+    """
+    from lmc.runtime.fake import CONTEXT
+    from lmc.runtime.store import resolve
+
+    files = resolve(model)
+    tokenizer = load_tokenizer(files)
+    template = ChatTemplate(tokenizer.chat_template, tokenizer.named, model=model)
+    vocab_size, context = tokenizer.vocab_size, CONTEXT
+    room = kv_tokens or DEFAULT_KV_TOKENS
+    if files.kind != "fake":
+        config = read_config(files)
+        vocab_size, context = config.vocab_size, config.context_length
+        room = kv_tokens or default_kv_tokens(config)
+    limits = Limits(vocab_size, room, context, DEFAULT_BATCH_TOKENS, CPU_RUNNING)
+    core = EngineCore(
+        DryRunner(limits, tokenizer.token_bytes, tokenizer.eos_ids, longest=False),
+        tokenizer.token_bytes,
+        tokenizer.eos_ids,
+    )
+    target = Target(core, tokenizer, template)
+    return Rehearsal(target, limits, 0, tokenizer.fingerprint, tokenizer.template_fingerprint)
 
 
 def _runner(spec: RunnerSpec, tokenizer: Tokenizer, ranks: int) -> Runner:

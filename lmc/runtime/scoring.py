@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,8 @@ __all__ = ["score", "select"]
 _log = logging.getLogger("lmc.program")
 
 
-def select(executor: Executor, row: Row, instr: p.Select) -> None:
-    """Handle `Select`.
+def select(executor: Executor, row: Row, instr: p.Select, pick: Callable[..., int] = pick) -> None:
+    """Handle `Select`; `pick` decides as `choosing.pick` does.
 
     Raises:
         RunError: there are no choices, or one is empty.
