@@ -146,6 +146,39 @@ class Times:
     body: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class Until:
+    """Rounds until the model says a word, at most so many."""
+
+    word: str
+    most: int
+    body: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Each:
+    """A round for each item: of a variable's list, of the argument's words, or of its letters."""
+
+    of: str  # the name of a variable, "words" or "letters"
+    body: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """A selected text as a key, a number and an index."""
+
+    name: str
+    digits: str
+
+
+@dataclass(frozen=True)
+class Fail:
+    """An exception of the program's own, where a variable has a word in it."""
+
+    name: str
+    word: str
+
+
 def _fitting(options: dict[str, Any]) -> dict[str, Any]:
     least = min(options.get("min_tokens", 0), options["max_tokens"])
     return {**options, "min_tokens": least}
@@ -252,6 +285,8 @@ _leaves = st.one_of(
     st.builds(Mention, _names),
     st.builds(Put, _names, st.sampled_from(["known", "argument", "copy", "list"])),
     st.builds(SayAll),
+    st.builds(Look, _names, st.sampled_from(["0", "12", "021"])),
+    st.builds(Fail, _names, _words),
 )
 
 
@@ -285,6 +320,8 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             st.booleans(),
         ),
         st.builds(Times, st.integers(0, 2), body),
+        st.builds(Until, _words, st.integers(1, 3), plain),
+        st.builds(Each, st.sampled_from(["words", "letters", *NAMES]), plain),
         st.builds(Naming, _names, body),
         st.builds(Scratch, body),
         st.builds(Apart, body, st.booleans()),
@@ -422,7 +459,8 @@ def _first(s: State, forks: Any) -> None:
 
 
 def _vote(s: State, forks: Any) -> None:
-    if "c" in forks[0] and all(isinstance(c, str) for c in forks["c"]):
+    own = "c" in forks[0] and forks[0]._variables["c"] is not s._variables.get("c")
+    if own and all(isinstance(c, str) for c in forks["c"]):
         s.reset(forks.vote("c", key=lambda c: c[:1]).mark())
 
 
@@ -499,6 +537,45 @@ def _times(s: State, step: Times, x: str) -> bool:
     return False
 
 
+def _until(s: State, step: Until, x: str) -> bool:
+    rounds = 0
+    while rounds < step.most:
+        rounds += 1
+        s += f"{rounds}. "
+        if _run(s, step.body, x):
+            return True
+        s += lmc.gen("c", max_tokens=3)
+        if step.word in s["c"]:
+            break
+    return False
+
+
+def _each(s: State, step: Each, x: str) -> bool:
+    items: Any = x.split() if step.of == "words" else [*x[:2]]
+    if step.of in NAMES:
+        held = s.get(step.of, ())
+        items = held if isinstance(held, list) else [held] if isinstance(held, str) else ()
+    for item in items:
+        s += f"- {_flat(item)}"
+        if _run(s, step.body, x):
+            return True
+    return False
+
+
+def _look(s: State, step: Look, x: str) -> bool:
+    s += lmc.select(step.name, list(step.digits))
+    digit = s[step.name]
+    words = {"0": "zero", "1": "one", "2": "two"}
+    s += f"{words[digit]} {int(digit) + 1} {'xyz'[int(digit)]}"
+    return digit == "2"
+
+
+def _fail(s: State, step: Fail, x: str) -> bool:
+    if step.name in s and step.word in _flat(s[step.name]):
+        raise ValueError(f"{step.word!r} of {x}")
+    return False
+
+
 @lmc.tool(pure=True)
 def shout(text: str) -> str:
     return text.upper() + "!"
@@ -553,6 +630,10 @@ _STEPS: dict[type, Callable[..., bool]] = {
     Fork: _fork,
     Branch: _branch,
     Times: _times,
+    Until: _until,
+    Each: _each,
+    Look: _look,
+    Fail: _fail,
     Put: _put,
     Naming: _naming,
     Scratch: _scratch,
