@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lmc.driver import Options
     from lmc.engine import Engine
     from lmc.frontend.dsl import assistant, gen, score, select, system, template, user
+    from lmc.frontend.media import image, video
     from lmc.frontend.tools import Tool, call, tool
     from lmc.result import Result
 
@@ -40,6 +41,7 @@ __all__ = [
     "constraints",
     "errors",
     "gen",
+    "image",
     "ir",
     "jit",
     "load",
@@ -50,6 +52,7 @@ __all__ = [
     "tool",
     "use",
     "user",
+    "video",
 ]  # fmt: skip
 
 _WHERE = {
@@ -64,6 +67,7 @@ _WHERE = {
     "constraints": "",
     "errors": "",
     "gen": "lmc.frontend.dsl",
+    "image": "lmc.frontend.media",
     "ir": "",
     "jit": "lmc.api",
     "load": "lmc.api",
@@ -74,6 +78,7 @@ _WHERE = {
     "tool": "lmc.frontend.tools",
     "use": "lmc.runnable",
     "user": "lmc.frontend.dsl",
+    "video": "lmc.frontend.media",
 }
 
 

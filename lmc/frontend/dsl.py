@@ -14,6 +14,7 @@ from lmc.errors import LmcError, Location, UsageError
 from lmc.frontend.blocks import Block, Mark, Message, Naming
 from lmc.frontend.forks import Forks
 from lmc.frontend.location import here
+from lmc.frontend.media import image
 from lmc.frontend.primitives import (
     Appendable,
     Concat,
@@ -371,6 +372,10 @@ class State:
     def assistant(self, content: object = None) -> Message:
         """An assistant message: with content, appended at once; without, a `with` block."""
         return self._message("assistant", content)
+
+    def image(self, source: object) -> NoReturn:
+        """An image in the prompt: refused in this version, as by `lmc.image`."""
+        image(source)
 
     def reasoning(self, name: str = "reasoning", max_tokens: int = 1024, **parameters: Any) -> None:
         """Let the model think before it answers; what it thinks becomes the variable `name`.

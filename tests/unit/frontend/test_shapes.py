@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lmc
 from lmc.frontend.dsl import State
+from lmc.plan import Block, If
+from lmc.runtime.executor import Executor
+from lmc.runtime.row import Row
 from tests.unit.frontend.test_dsl import both
 
 Body = Callable[..., Any]
@@ -96,6 +100,27 @@ def s08_with_blocks(s: State, x: str) -> Any:
     with s.assistant(), s.var("line"):
         s += "I say " + lmc.gen("a", max_tokens=2)
     return [other["aside"], s["line"]]
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("what", ["lmc.image", "lmc.video", "s.image"])
+def test_s09_an_image_is_refused_with_its_line(what: str, eager: bool, fake: lmc.Engine) -> None:
+    calls: dict[str, Callable[[State], Any]] = {
+        "lmc.image": lambda s: lmc.image("a.png"),
+        "lmc.video": lambda s: lmc.video("a.mp4", num_frames=4),
+        "s.image": lambda s: s.image("a.png"),
+    }
+
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += x
+        calls[what](s)
+        s += lmc.gen("a", max_tokens=2)
+
+    error = p.run_batch([{"x": "q"}], eager=eager)[0].error
+    assert isinstance(error, lmc.errors.UsageError)
+    assert error.problem.startswith("there are no ")
+    assert str(error.where).endswith(f"test_shapes.py:{calls[what].__code__.co_firstlineno}")
 
 
 @shape({"x": "tea"}, {"x": "{}"})
@@ -199,6 +224,58 @@ def a_recursive_program(s: State, n: int) -> None:
     countdown_of(s, n)
 
 
+@lmc.jit
+def halves(s: State, text: str, depth: int) -> Any:
+    s += f"{depth}: {text} " + lmc.select(f"more{depth}", ["yes", "no"])
+    if depth and s[f"more{depth}"] == "yes":
+        return halves(s, text.upper(), depth - 1)
+    return depth
+
+
+@shape({"x": "tea"}, {"x": "rice"}, {"x": "oats"})
+def a_program_that_calls_itself(s: State, x: str) -> Any:
+    return halves(s, x, 2)
+
+
+@shape({"xs": ["a", "b"], "table": {"k": "v", "l": "w"}}, {"xs": [], "table": {}})
+def comprehensions_over_arguments_of_known_shape(
+    s: State, xs: list[str], table: dict[str, str]
+) -> Any:
+    s += ", ".join([f"<{x}>" for x in xs]) + "".join(f"{k}={v};" for k, v in table.items())
+    s += lmc.gen("a", max_tokens=2)
+    marked = {x.upper(): n for n, x in enumerate(["p", "q"]) if x in s["a"]}
+    return [marked, [x + s["a"] for x in xs]]
+
+
+@shape({"x": "tea"}, {"x": "stop"}, {"x": "rice"})
+def conditions_joined_and_turned_around(s: State, x: str) -> Any:
+    s += x + lmc.select("a", ["yes", "no"]) + lmc.select("b", ["on", "off"])
+    a, b = s["a"], s["b"]
+    if (a == "yes" and not b == "off") or x in ("stop", "halt"):  # noqa: SIM201
+        s += "one" + lmc.gen("c", max_tokens=2)
+    elif a != "yes" or x.startswith("r"):
+        s += "two"
+    match b:
+        case "on":
+            s += " lit"
+        case _:
+            s += " dark"
+    return "early" if not a else a in {"yes": 1}
+
+
+@shape({"x": "tea"})
+def a_loop_that_ends_where_the_model_says(s: State, x: str) -> Any:
+    said = []
+    while len(said) < 4:
+        s += f"{x} {len(said)}: " + lmc.gen("word", choices=["go", "stop"])
+        said.append(s["word"])
+        if s["word"] == "stop":
+            return said
+    else:
+        s += "enough"
+    return said
+
+
 @shape({"x": "1"}, {"x": "2"}, {"x": "3"}, whole=False)
 def a_program_that_raises_on_one_path(s: State, x: str) -> Any:
     s += x + lmc.select("a", ["good", "bad"])
@@ -222,6 +299,56 @@ def test_compiled_is_eager_on_every_path(name: str, fake: lmc.Engine) -> None:
         both(program, **row)
         if whole:
             assert "flow.resume" not in str(program.compile(**row).program)
+
+
+# Ways in the graph that no row takes: what an argument cannot be at the same time, or choices of a
+# gen that no model stops inside of.
+NEVER = {
+    "a_gen_with_choices_is_a_key": 5,
+    "a_loop_that_ends_where_the_model_says": 3,
+    "comprehensions_over_arguments_of_known_shape": 4,
+    "conditions_joined_and_turned_around": 4,
+    "s13_if_on_an_argument": 2,
+    "s15_values_of_variables": 1,
+}
+
+
+def leaves(block: Block) -> Iterator[int]:
+    """The blocks in which rows end."""
+    last = block.instrs[-1]
+    if isinstance(last, If):
+        yield from leaves(last.then)
+        yield from leaves(last.orelse)
+    else:
+        yield id(block)
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_every_way_that_can_be_taken_is(
+    name: str, fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same rows on several models, until each way was taken; compiled = eager on each."""
+    function, rows, _ = SHAPES[name]
+    program = lmc.jit(function)
+    entered: set[int] = set()
+    emit_block = Executor.emit_block
+
+    def emit(self: Executor, row: Row, block: Block) -> None:
+        entered.add(id(block))
+        emit_block(self, row, block)
+
+    monkeypatch.setattr(Executor, "emit_block", emit)
+    ways = {way for row in rows for way in leaves(program.compile(**row).plan.body)}
+    runner: Any = fake._runner
+    table = runner._table.copy()
+    for turn in range(60):
+        if len(ways - entered) == NEVER.get(name, 0):
+            break
+        fake.core.forget()
+        runner._table = np.roll(table, 977 * turn)  # another model
+        for row in rows:
+            both(program, **row)
+    assert len(ways - entered) == NEVER.get(name, 0)
 
 
 class Judge:
@@ -275,7 +402,7 @@ def test_a_program_in_another_thread_while_one_is_traced(fake: lmc.Engine) -> No
 
 def test_a_function_that_is_defined_again(fake: lmc.Engine) -> None:
     texts = []
-    for word in ("one", "two"):
+    for word in ("one", "two"):  # and without any source text
         space: dict[str, Any] = {"lmc": lmc}
         exec(  # as a cell of a notebook that is run again
             f"@lmc.jit\ndef p(s, x):\n    s += x + ' {word} ' + lmc.gen('a', max_tokens=2)\n", space
