@@ -368,12 +368,21 @@ class Release(Instr):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class If(Instr):
-    """Go on in one of two blocks."""
+    """Go on in one of two blocks.
+
+    If the condition failed, the first of `after` that failed, too, is the row's error: there the
+    program raised. Else they are of no concern.
+    """
 
     op: ClassVar[str] = "if"
     condition: Operand
     then: Block
     orelse: Block
+    after: tuple[Operand, ...] = ()
+
+    def waits(self) -> Iterator[int]:
+        """The condition."""
+        return operand_registers(self.condition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -324,6 +324,8 @@ def _pack(place: _Place, instr: p.Pack) -> tuple[str, ...]:
 
 def _if(place: _Place, instr: p.If) -> tuple[str, ...]:
     place.need("the condition", instr.condition, _BOOL)
+    for nth, value in enumerate(instr.after, 1):
+        place.no_state(f"what it waits for, {nth},", value)
     return ()
 
 

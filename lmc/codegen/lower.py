@@ -348,6 +348,7 @@ def _if(low: _Lowering, op: flow.If, _: Results, at: At) -> p.Instr:
         condition=low.operand(op.condition),
         then=low.block(op.then),
         orelse=low.block(op.orelse),
+        after=low.operands(op.after),
         at=at,
     )
 

@@ -83,11 +83,12 @@ class _Way:
     end: Op | None = None
     end_at: Location | None = None
     branch: tuple[Value, _Way, _Way] | None = None
+    after: tuple[Value, ...] = ()  # what had to succeed before the branch
 
     def freeze(self) -> Region:
         if self.branch is not None:
             condition, then, orelse = self.branch
-            end: Op = If(condition, then.freeze(), orelse.freeze())
+            end: Op = If(condition, then.freeze(), orelse.freeze(), self.after)
         else:
             assert self.end is not None, "every way ends"
             end = self.end
@@ -156,6 +157,7 @@ class _Tracer:
         self._arguments = arguments
         self._source = source
         self._symbolic_seen = bool(arguments.paths)
+        self._makers: dict[Value, Op] = {}
         self._domains: dict[Value, _Domain] = {}
         self._facts: dict[Value, tuple[Fact, bool]] = {}
         self._params = tuple(Value(TEXT, _hint(path)) for path in arguments.paths)
@@ -308,6 +310,7 @@ class _Tracer:
             self.need(f"more than {MAX_NODES} operations")
         op.verify()
         results = tuple(map(Value, op.result_types(), op.result_hints()))
+        self._makers.update((result, op) for result in results)
         way.nodes.append(Node(op, results, at))
         self._index += 1
         return results
@@ -335,6 +338,7 @@ class _Tracer:
             if self._paths + len(self._todo) > MAX_PATHS:
                 self.need(f"more than {MAX_PATHS} ways through the program")
             way.branch = (value, _Way(), _Way())
+            way.after = self._raising_before(value)
             way.end_at = here()
             self._todo.append([*self._decisions[: self._taken], False])
         elif way.branch[0] is not value:
@@ -347,6 +351,18 @@ class _Tracer:
         self._index = 0
         self._learn(fact, choice is holds)
         return choice
+
+    def _raising_before(self, condition: Value) -> tuple[Value, ...]:
+        """What has to succeed before a condition is asked for, but for the last if it follows."""
+        if not self._raising:
+            return ()
+        last, todo, seen = self._raising[-1], [condition], {condition}
+        while todo and last not in seen:
+            op = self._makers.get(todo.pop())
+            new = [v for v in (op.value_operands() if op else ()) if v not in seen]
+            todo += new
+            seen.update(new)
+        return tuple(dict.fromkeys(self._raising[:-1] if last in seen else self._raising))
 
     def _learn(self, fact: Fact, holds: bool) -> None:
         """Note that a condition holds on this way, or that it does not."""

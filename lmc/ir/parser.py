@@ -228,8 +228,11 @@ class _Reader:
         mnemonic, rest = str(head), body.children[1:]
         trees = [t for t in rest if hasattr(t, "data")]
         if body.data == "branch":
-            then, orelse = (self.region(cast("Tree[Token]", t), scope) for t in trees)
-            return If(self.operand(_token(rest[0]), scope), then, orelse)
+            then, orelse = (
+                self.region(cast("Tree[Token]", t), scope) for t in trees if t.data != "after"
+            )
+            condition = self.operand(_token(rest[0]), scope)
+            return If(condition, then, orelse, self.after(trees, scope))
         if body.data == "ret":
             groups = [t for t in _trees(body) if t.data == "bindings"]
             pairs = [binding.children for t in groups for binding in _trees(t)]

@@ -130,7 +130,7 @@ class _Printer:
         results = ", ".join(map(self.operand, node.results))
         head = f"{results} = {op.mnemonic}" if results else op.mnemonic
         if isinstance(op, If):
-            return f"{head} {self.operand(op.condition)} {{"
+            return f"{head} {self.operand(op.condition)}{self.after(op.after)} {{"
         if isinstance(op, Ret):
             pairs = zip(op.names, op.values, strict=False)
             variables = ", ".join(f"{spell_key(n)} = {self.operand(v)}" for n, v in pairs)

@@ -94,8 +94,9 @@ class _Round:
             yield from self.nodes(op.then if condition.value else op.orelse)
             return
         then, orelse = self.region(op.then), self.region(op.orelse)
-        if condition is not op.condition or then is not op.then or orelse is not op.orelse:
-            node = replace(node, op=If(condition, then, orelse))
+        after = tuple(map(self.renamed, op.after))
+        if (condition, *after) != (op.condition, *op.after) or (then, orelse) != op.regions():
+            node = replace(node, op=If(condition, then, orelse, after))
         yield node
 
     def renamed(self, operand: Operand) -> Operand:

@@ -52,11 +52,11 @@ def _merged(
     for node in region.nodes:
         op = node.op
         if isinstance(op, If):
-            held = op.condition
-            condition = new.get(held, held) if isinstance(held, Value) else held
+            held = (op.condition, *op.after)
+            condition, *after = (new.get(v, v) if isinstance(v, Value) else v for v in held)
             then, orelse = (_merged(r, known, new, fixed) for r in op.regions())
-            if condition is not held or then is not op.then or orelse is not op.orelse:
-                node = dataclasses.replace(node, op=If(condition, then, orelse))
+            if (condition, *after) != held or then is not op.then or orelse is not op.orelse:
+                node = dataclasses.replace(node, op=If(condition, then, orelse, tuple(after)))
             kept.append(node)
             continue
         node = node.substitute(new)

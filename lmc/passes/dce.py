@@ -45,7 +45,7 @@ def _living(region: Region, read: set[Value]) -> Region:
         if isinstance(op, If):
             then, orelse = _living(op.then, read), _living(op.orelse, read)
             if then is not op.then or orelse is not op.orelse:
-                node = dataclasses.replace(node, op=If(op.condition, then, orelse))
+                node = dataclasses.replace(node, op=If(op.condition, then, orelse, op.after))
         read.update(op.value_operands())
         kept.append(node)
     return region_of(kept[::-1], region)

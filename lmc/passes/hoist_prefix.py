@@ -85,7 +85,7 @@ class _Hoist:
         then, orelse = self.region(op.then), self.region(op.orelse)
         if then is op.then and orelse is op.orelse:
             return node
-        return dataclasses.replace(node, op=If(op.condition, then, orelse))
+        return dataclasses.replace(node, op=If(op.condition, then, orelse, op.after))
 
     def split(self, node: Node, op: Extend, nodes: list[Node]) -> Node:
         """The rest of an extend whose constant beginning was put into `nodes`, with a prefill."""

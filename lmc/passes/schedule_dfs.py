@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lmc.ir.core import Effect, Node, Program, Region, Value
+from lmc.ir.ops.lm import Release
 from lmc.passes.rewrite import map_regions, region_of
 
 __all__ = ["ScheduleDFS"]
@@ -63,9 +64,9 @@ def _dependencies(nodes: list[Node]) -> tuple[list[list[int]], list[int]]:
     last_io: int | None = None
     for index, node in enumerate(nodes):
         needs = {maker[v] for v in node.op.value_operands() if v in maker}
-        if node.op.effect is Effect.IO:
-            # an op with an effect marks a point in time for the values that it names
+        if isinstance(node.op, Release):  # it marks a point in time for the state that it names
             needs.update(user for v in node.op.value_operands() for user in users.get(v, ()))
+        if node.op.effect is Effect.IO:
             needs.update(() if last_io is None else (last_io,))
             last_io = index
         before.append(needs)

@@ -28,14 +28,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
-from lmc.plan import Block, Plan
+from lmc.plan import Block, If, Plan
 from lmc.runtime.eager_row import EagerRow
 from lmc.runtime.host_calls import RowTools
 from lmc.runtime.instructions import HANDLERS
 from lmc.runtime.planned_rows import RowSpec, places_of
 from lmc.runtime.race import Race, refuse_dropped
 from lmc.runtime.results import KnownCall, RowResult
-from lmc.runtime.row import Failure, Pending, Reader, ResumeFn, Row, Unset
+from lmc.runtime.row import Blame, Failure, Pending, Reader, ResumeFn, Row, Unset
 from lmc.runtime.row_stream import RowStream
 from lmc.runtime.target import Target
 from lmc.runtime.tool_pool import DEFAULT_TOOL_WORKERS, ToolPool
@@ -371,6 +371,10 @@ class Executor:
 
     def _fail(self, row: Row, pending: Pending, error: LmcError) -> None:
         if not pending.writes:  # if, resume: the row cannot go on
+            if isinstance(pending.instr, If) and pending.instr.after:
+                blame = Blame(error=error, after=pending.instr.after, at=pending.instr.at)
+                self.emit(row, Pending(blame))
+                return
             self.fail_row(row, error)
         for index in pending.writes:
             self.set(row, index, Failure(error))

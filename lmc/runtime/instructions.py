@@ -24,7 +24,7 @@ from lmc.runtime.request import (
     PrefillRequest,
 )
 from lmc.runtime.results import CallMeta, KnownCall, RowResult
-from lmc.runtime.row import Fail, Failure, Pending, Reader, Row
+from lmc.runtime.row import Blame, Fail, Failure, Pending, Reader, Row
 from lmc.runtime.scoring import score, select
 from lmc.textops import PURE
 from lmc.typed import gives, lookup, typed_value
@@ -240,6 +240,12 @@ def _ret(executor: Executor, row: Row, instr: p.Ret) -> None:
     executor.finish(row, result)
 
 
+def _blame(executor: Executor, row: Row, instr: Blame) -> None:
+    values = (value_of(row, operand) for operand in instr.after)  # in program order
+    first = next((value.error for value in values if type(value) is Failure), instr.error)
+    executor.fail_row(row, first)
+
+
 def _fail(executor: Executor, row: Row, instr: Fail) -> None:
     result = RowResult(error=instr.error)
     for name, reg in zip(instr.names, instr.values, strict=True):
@@ -257,6 +263,7 @@ def _read(_: Executor, row: Row, instr: Reader) -> None:
 HANDLERS: dict[str, Callable[..., None]] = {
     "start": _start,
     "extend": _extend,
+    "blame": _blame,
     "fail": _fail,
     "role": _role,
     "gen": _gen,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lmc.constraints.automaton import Automaton
 from lmc.errors import Cancelled, LmcError
-from lmc.plan import Instr, Reg
+from lmc.plan import Instr, Operand, Reg
 from lmc.runtime.results import KnownCall, RowResult
 
 if TYPE_CHECKING:
@@ -138,6 +138,16 @@ class Reader(Instr):
         """The row is over: there is nothing to read any more."""
         over = Cancelled("the row is over; its values cannot be read any more")
         self.future.set_exception(row.error or over)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blame(Instr):
+    """Not part of plans: ends a row whose condition failed, with the error of what came first."""
+
+    op = "blame"
+    tolerant = True
+    error: LmcError
+    after: tuple[Operand, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,10 @@ __all__ = ["If", "Resume", "Ret"]
 class If(Op):
     """Go on in the first region if the condition holds, else in the second; neither comes back.
 
-    flow.if %c { ... } else { ... }
+    flow.if %c after %r { ... } else { ... }
+
+    After `after` stand values that had to succeed before the condition was asked for, in program
+    order: if the condition fails, and one of them does, too, the program raised there.
     """
 
     op: ClassVar[str] = "flow.if"
@@ -24,9 +27,11 @@ class If(Op):
     condition: Operand
     then: Region
     orelse: Region
+    after: tuple[Operand, ...] = ()
 
     def verify(self) -> None:
         check_type(self, "the condition", self.condition, BOOL)
+        _no_states(self, self.after)
 
 
 @dataclass(frozen=True)

@@ -529,3 +529,30 @@ def test_what_is_read_from_outside_may_be_large_and_hold_itself(fake: lmc.Engine
     assert p.run(x="a").text == "k7a"
     knot[0] = "l"
     assert p.run(x="a").text == "l7a"
+
+
+@lmc.tool(pure=True)
+def picky(text: str) -> int:
+    if "e" in text:
+        raise ValueError("it has an e")
+    return len(text)
+
+
+def test_what_failed_first_is_the_error_also_where_a_later_condition_fails(
+    fake: lmc.Engine,
+) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        mark = s.mark()
+        s += f"{picky(x)}"
+        s.reset(mark)  # nothing reads what the tool gave
+        s += lmc.gen("n", 1, type=int, temperature=0.9)
+        if s["n"]:
+            s += "some"
+
+    assert p.run(x="tea").error is not None
+    problems = [p.run(x=x, eager=eager).error for x in ("tea", "oats") for eager in (True, False)]
+    told = [error and error.problem for error in problems]
+    assert told[0] == told[1] == "picky() failed: ValueError: it has an e"
+    assert told[2] == told[3] != told[0]
+    assert "flow.if %b0 after %i0 {" in str(p.compile(x="").program)
