@@ -99,6 +99,7 @@ class Alphabet:
         self._id_list: list[int] = ids.tolist()
         self._masks: dict[CharSet, int] = {}
         self._firsts: dict[int, int] = {}
+        self._shortest: dict[int, int] = {}
         self._weights: dict[int, int] = {}
         self._classes: dict[int, int] = {}
         for row_of, chars in enumerate(known, start=1):
@@ -120,7 +121,10 @@ class Alphabet:
 
     def least_bytes(self, mask: int) -> int:
         """The length in bytes of the shortest character in a set of classes."""
-        return min(self._least[c] for c in bits(mask))
+        known = self._shortest.get(mask)
+        if known is None:
+            known = self._shortest[mask] = min(self._least[c] for c in bits(mask))
+        return known
 
     def firsts(self, mask: int) -> int:
         """The bytes with which only characters of a set of classes begin, a bit for each."""

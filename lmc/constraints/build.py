@@ -37,8 +37,9 @@ from lmc.constraints.expression import (
     children,
     walk,
 )
+from lmc.constraints.inclusion import Inclusion
 from lmc.constraints.rules import facts_of
-from lmc.constraints.terms import UNBOUNDED, Arena, Term
+from lmc.constraints.terms import UNBOUNDED, Arena, Kind, Term
 
 __all__ = ["Builder"]
 
@@ -129,7 +130,7 @@ class Builder:
             case Repeat(item, low, high):
                 made = arena.rep(self._term(item), low, UNBOUNDED if high is None else high)
             case Both(items):
-                made = arena.both([self._closed(item) for item in items])
+                made = arena.both(self._needed([self._closed(item) for item in items]))
             case Not(item):
                 made = arena.neg(self._closed(item))
             case Ref(index):
@@ -145,6 +146,17 @@ class Builder:
         self._terms[id(node)] = made
         self._kept.append(node)
         return made
+
+    def _needed(self, terms: list[Term]) -> list[Term]:
+        """Terms without those that say only what others of them say too, as far as is seen soon."""
+        inclusion = Inclusion(self.derivatives)
+        kept = list(terms)
+        for wide in terms:
+            if wide.kind == Kind.REP and wide.args[1:] == (0, UNBOUNDED):
+                others = [t for t in kept if t is not wide and t.plain]
+                if any(inclusion.is_inside(t, wide) for t in others):
+                    kept = [t for t in kept if t is not wide]
+        return kept
 
     def _rules(self, items: tuple[Expression, ...]) -> Term:
         arena = self.arena
@@ -237,10 +249,8 @@ class Builder:
         return below(0, len(texts), 0)
 
     def _text(self, text: str, after: Term) -> Term:
-        arena, alphabet = self.arena, self.arena.alphabet
-        for char in reversed(text):
-            after = arena.cat(arena.chars(1 << alphabet.class_of(ord(char))), after)
-        return after
+        class_of = self.arena.alphabet.class_of
+        return self.arena.word(tuple(1 << class_of(ord(char)) for char in text), after)
 
     # -- with what follows -------------------------------------------------------------------
 

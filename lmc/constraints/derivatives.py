@@ -57,6 +57,8 @@ class Derivatives:
                 return ((self.arena.alphabet.full, term),)
             case Kind.CHARS:
                 return ((term.args[0], self.arena.eps),)
+            case Kind.WORD:
+                return ((term.args[0], self.arena.letters(term.args[1:])),)
             case Kind.CAT:
                 return self._derive_chain(term)
             case Kind.REP:

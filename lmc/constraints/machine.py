@@ -210,6 +210,8 @@ class Machine:
                 found = any(self._is_live(t) for t in term.args)
             case Kind.REP:
                 found = term.args[1] == 0 or self._is_live(term.args[0])
+            case Kind.AND if self._widening.fits(term):
+                found = True
             case _:
                 return None
         self._live[term] = found

@@ -5,6 +5,7 @@ which the derivatives of a term are few (`derivatives`): that is what makes auto
 
     EMPTY  EPS  ALL           no text; the empty text; every text
     CHARS(mask)               one character of a set of classes
+    WORD(mask, mask, ..)      several such characters in a row
     CAT(head, tail)           heads are never CAT: chains lean to the right
     REP(item, low, high)      a counter is a number in a term, never unrolled
     ALT, AND, NOT             sets of terms
@@ -29,12 +30,16 @@ from lmc.constraints.alphabet import Alphabet
 __all__ = ["UNBOUNDED", "Arena", "Kind", "Moves", "Term"]
 
 UNBOUNDED = -1
+_LONGEST_WORD = 16  # characters; a longer one is several, of which all but the first are full
 
 
 class Kind:
     """What a term is; plain integers, since they are compared a great deal."""
 
-    EMPTY, EPS, ALL, CHARS, CAT, REP, ALT, AND, NOT, VAR, BEHIND, MARK, CLOSED = range(13)
+    EMPTY, EPS, ALL, CHARS, WORD, CAT, REP, ALT, AND, NOT, VAR, BEHIND, MARK, CLOSED = range(14)
+
+
+_LETTERS = (Kind.CHARS, Kind.WORD)
 
 
 class Term:
@@ -42,7 +47,7 @@ class Term:
 
     Attributes:
         kind: see `Kind`.
-        args: a mask; (head, tail); (item, low, high); a tuple of terms; (term,); a number;
+        args: a mask, or some; (head, tail); (item, low, high); a tuple of terms; (term,); a number;
             (term, tracker, ...).
         number: order of making; sorts the members of sets.
         plain: free of AND, NOT, VAR, CLOSED: then it is not empty, and `least` is exact.
@@ -189,13 +194,49 @@ class Arena:
             empty_text=False,
         )
 
+    def letters(self, masks: tuple[int, ...]) -> Term:
+        """One character of each of some sets of classes, in a row; not more than a word has."""
+        if len(masks) == 1:
+            return self.chars(masks[0])
+        known = self._made.get((Kind.WORD, *masks))
+        return known or self._term(
+            Kind.WORD,
+            masks,
+            plain=True,
+            least=sum(map(self.alphabet.least_bytes, masks)),
+            empty_text=False,
+        )
+
+    def word(self, masks: tuple[int, ...], tail: Term) -> Term:
+        """One character of each of some sets of classes, then `tail`.
+
+        What is in a row becomes one word, whichever way it is put together: words are filled
+        from the end, so that what follows some of its characters is the end of the same word.
+        """
+        while masks:
+            if tail.kind == Kind.EPS:
+                break
+            head, rest = tail.args if tail.kind == Kind.CAT else (tail, self.eps)
+            if head.kind in _LETTERS:
+                masks, tail = masks + head.args, rest
+                break
+            if (
+                head.kind != Kind.REP
+                or (joined := self._joined(self.chars(masks[-1]), head)) is None
+            ):
+                break
+            masks, tail = masks[:-1], self.cat(joined, rest)
+        for end in range(len(masks), 0, -_LONGEST_WORD):
+            tail = self._chain(self.letters(masks[max(0, end - _LONGEST_WORD) : end]), tail)
+        return tail
+
     def cat(self, head: Term, tail: Term) -> Term:
         """`head`, then `tail`."""
         kind = head.kind
         if kind == Kind.EMPTY or tail.kind == Kind.EMPTY:
             return self.empty
         if kind == Kind.EPS:
-            return tail
+            return self.alt(tail.args) if tail.kind == Kind.ALT else tail
         if tail.kind == Kind.EPS:
             return head
         if kind == Kind.CAT:
@@ -214,10 +255,34 @@ class Arena:
         known = self._made.get((Kind.CAT, head, tail))
         if known is not None:
             return known
-        if tail.kind == Kind.CAT and (joined := self._joined(head, tail.args[0])):
+        if kind in _LETTERS:
+            return self.word(head.args, tail)
+        if kind == Kind.REP:
+            first, rest = tail.args if tail.kind == Kind.CAT else (tail, self.eps)
+            if joined := self._joined(head, first):
+                return self.cat(joined, rest)
+            item = head.args[0]
+            if (
+                first.kind == Kind.WORD
+                and item.kind == Kind.CHARS
+                and item.args[0] == first.args[0]
+            ):
+                joined = self._joined(head, item)
+                assert joined is not None, "a counter takes in another item"
+                return self.cat(joined, self._chain(self.letters(first.args[1:]), rest))
+        elif tail.kind == Kind.CAT and (joined := self._joined(head, tail.args[0])):
             return self.cat(joined, tail.args[1])
-        if joined := self._joined(head, tail):
+        elif joined := self._joined(head, tail):
             return joined
+        return self._chain(head, tail)
+
+    def _chain(self, head: Term, tail: Term) -> Term:
+        """`head`, then `tail`, which have nothing to do with each other."""
+        if tail.kind == Kind.EPS:
+            return head
+        known = self._made.get((Kind.CAT, head, tail))
+        if known is not None:
+            return known
         if head.empty_text is False:
             empty_text: bool | None = False
         elif head.empty_text and tail.empty_text is not None:
@@ -283,25 +348,21 @@ class Arena:
 
     def alt(self, terms: Iterable[Term]) -> Term:
         """What is in one of `terms`."""
-        members: dict[Term, None] = {}
-        stack = list(terms)
-        while stack:
-            term = stack.pop()
-            if term.kind == Kind.ALT:
-                stack.extend(term.args)
-            elif term.kind == Kind.ALL:
-                return self.all
-            elif term.kind != Kind.EMPTY:
-                members[term] = None
-        if not members:
-            return self.empty
-        if len(members) == 1:
-            return next(iter(members))
+        members = _flattened(terms)
+        if len(members) < 2:
+            return next(iter(members), self.empty)
         key = frozenset(members)
         known = self._unions.get(key)
         if known is None:
             known = self._unions[key] = self._alt(self._gathered(members))
         return known
+
+    def _later(self, terms: Iterable[Term]) -> Term:
+        """The same as `alt`, gathered only when it is come to (`cat`).
+
+        What many terms have in common may be long, and mostly only a part of it is walked.
+        """
+        return self._alt(_flattened(terms))
 
     def _alt(self, members: dict[Term, None]) -> Term:
         """What is in one of some gathered terms."""
@@ -333,31 +394,23 @@ class Arena:
         this the derivatives of ambiguous counters grow with the square of their bounds.
         """
         by_item: dict[tuple[Term, Term], list[tuple[int, int]]] = {}
-        by_tail: dict[Term, int] = {}
-        rest: list[Term] = []
+        by_rest: dict[tuple[tuple[int, ...], Term], tuple[int, Term | None]] = {}
+        found: dict[Term, None] = {}
         for term in members:
-            if term.kind == Kind.CAT:
-                head, tail = term.args
-            elif term.kind in (Kind.CHARS, Kind.REP):
-                head, tail = term, self.eps
-            else:
-                rest.append(term)
-                continue
-            if head.kind == Kind.CHARS:
-                by_tail[tail] = by_tail.get(tail, 0) | head.args[0]
+            head, tail = term.args if term.kind == Kind.CAT else (term, self.eps)
+            if head.kind in _LETTERS:
+                masks = head.args
+                key = masks[1:], tail
+                other = by_rest.get(key)
+                by_rest[key] = (masks[0], term) if other is None else (masks[0] | other[0], None)
             elif head.kind == Kind.REP:
                 by_item.setdefault((head.args[0], tail), []).append(head.args[1:])
             else:
-                rest.append(term)
-        found: dict[Term, None] = dict.fromkeys(rest)
+                found[term] = None
         # A counter takes in the single item, and the tail by itself, if they stand beside it.
         for (item, tail), spans in by_item.items():
-            if item.kind == Kind.CHARS and by_tail.get(tail) == item.args[0]:
+            if self._taken(self.cat(item, tail), found, by_rest):
                 spans.append((1, 1))
-                del by_tail[tail]
-            elif (one := self.cat(item, tail)) in found:
-                spans.append((1, 1))
-                del found[one]
             if tail in found:
                 spans.append((0, 0))
             merged = _merge_spans(spans)
@@ -366,23 +419,55 @@ class Arena:
             for low, high in merged:
                 if (low, high) != (0, 0):
                     found[self.cat(self.rep(item, low, high), tail)] = None
-        for tail, mask in by_tail.items():
-            found[self.cat(self.chars(mask), tail)] = None
-        if len(found) < 2:
-            return found
+        if len(found) > 1:
+            found = self._shared(found)
+        by_first: dict[int, list[tuple[tuple[int, ...], Term, Term | None]]] = {}
+        for (masks, tail), (mask, one) in by_rest.items():
+            by_first.setdefault(mask, []).append((masks, tail, one))
+        for mask, group in by_first.items():
+            if len(group) == 1:
+                masks, tail, one = group[0]
+                found[one or self.word((mask, *masks), tail)] = None
+                continue
+            size = _common([masks for masks, _, _ in group])
+            tails = [
+                self._chain(self.letters(masks[size:]), tail) if len(masks) > size else tail
+                for masks, tail, _ in group
+            ]
+            found[self.word((mask, *group[0][0][:size]), self._later(tails))] = None
+        return found
+
+    def _taken(
+        self,
+        term: Term,
+        found: dict[Term, None],
+        by_rest: dict[tuple[tuple[int, ...], Term], tuple[int, Term | None]],
+    ) -> bool:
+        """Take a term out of those that are gathered; false if it is not among them."""
+        head, tail = term.args if term.kind == Kind.CAT else (term, self.eps)
+        if head.kind in _LETTERS:
+            key = head.args[1:], tail
+            if by_rest.get(key, (0, None))[0] != head.args[0]:
+                return False
+            del by_rest[key]
+            return True
+        return found.pop(term, self) is None
+
+    def _shared(self, members: dict[Term, None]) -> dict[Term, None]:
+        """The same union, terms that begin with the same head as one."""
         by_head: dict[Term, list[Term]] = {}
-        for term in found:
+        for term in members:
             head = term.args[0] if term.kind == Kind.CAT else term
             by_head.setdefault(head, []).append(term)
-        if len(by_head) == len(found):
-            return found
+        if len(by_head) == len(members):
+            return members
         shared: dict[Term, None] = {}
         for head, group in by_head.items():
             if len(group) == 1:
                 shared[group[0]] = None
             else:
                 tails = [t.args[1] if t.kind == Kind.CAT else self.eps for t in group]
-                joined = self.cat(head, self.alt(tails))
+                joined = self.cat(head, self._later(tails))
                 for term in joined.args if joined.kind == Kind.ALT else (joined,):
                     shared[term] = None
         return shared
@@ -411,6 +496,14 @@ class Arena:
                 return self.eps
         if any(t.kind == Kind.NOT and t.args[0] in members for t in members):
             return self.empty
+        if any(t.empty_text is False for t in members):
+            # That there is one item at least is said already.
+            for term in [t for t in members if t.kind == Kind.REP and t.args[1] == 1]:
+                wider = self.rep(term.args[0], 0, term.args[2])
+                if any(t is not term and t.empty_text is False for t in members):
+                    del members[term]
+                    if wider.kind != Kind.ALL:
+                        members[wider] = None
         # Of counters of the same items the narrowest says it all.
         wide = [t for t in members if any(_includes(t, other) for other in members)]
         for term in wide:
@@ -478,6 +571,32 @@ class Arena:
     def behind(self, number: int) -> Term:
         """All texts or none, by look-behind `number`."""
         return self._term(Kind.BEHIND, (number,), plain=False, least=0, empty_text=None, open=True)
+
+
+def _flattened(terms: Iterable[Term]) -> dict[Term, None]:
+    """The members of a union, none of them a union; only ALL where that is one of them."""
+    members: dict[Term, None] = {}
+    stack = list(terms)
+    while stack:
+        term = stack.pop()
+        if term.kind == Kind.ALT:
+            stack.extend(term.args)
+        elif term.kind == Kind.ALL:
+            return {term: None}
+        elif term.kind != Kind.EMPTY:
+            members[term] = None
+    return members
+
+
+def _common(words: list[tuple[int, ...]]) -> int:
+    """How many members the beginning has that all of them share."""
+    low, high = min(words), max(words)
+    count = 0
+    for a, b in zip(low, high, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
 
 
 def _merge_spans(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -11,9 +11,10 @@ Costs       a few microseconds for each part within `limit` bytes; more the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from lmc.constraints.derivatives import Derivatives
+from lmc.constraints.inclusion import Inclusion
 from lmc.constraints.terms import UNBOUNDED, Kind, Term
 
 __all__ = ["Widening"]
@@ -39,6 +40,7 @@ class Widening:
         self._wide: dict[tuple[Term, int], Term] = {}
         self._ends: dict[Term, int] = {}
         self._inside: dict[tuple[Term, Term], bool] = {}
+        self._inclusion = Inclusion(derivatives)
 
     def widened(self, term: Term, limit: int) -> Term:
         """A wider term with the same beginnings of up to `limit` bytes."""
@@ -142,28 +144,41 @@ class Widening:
             The member; a number of bytes that a text of it may have in any case; and how far off,
             in bytes, its nearest end is at most after any beginning. None if it is not so simple.
         """
+        for member, high, free in self._bounds(term):
+            far = self._end(member)
+            if far < high and self._is_inside(self.widened(member, 1), free):
+                return member, high, far
+        return None
+
+    def fits(self, term: Term) -> bool:
+        """Whether a conjunction surely has a text: one whose shortest text a counter allows."""
+        return any(
+            member.least <= high and self._inclusion.is_inside(member, free)
+            for member, high, free in self._bounds(term)
+        )
+
+    def _bounds(self, term: Term) -> Iterator[tuple[Term, int, Term]]:
+        """The ways in which a conjunction is a term, a bound of how many items its texts have, and
+        all texts of any number of these items.
+        """
         if len(term.args) != 2 or not all(t.plain for t in term.args):
-            return None
+            return
         for member, other in (term.args, term.args[::-1]):
             front, counter = self._arena.eps, other
             while counter.kind == Kind.CAT:
                 front, counter = self._arena.cat(front, counter.args[0]), counter.args[1]
-            if counter.kind != Kind.REP or counter.args[1] or counter.args[2] == UNBOUNDED:
-                continue
-            item, _, high = counter.args
-            far = self._end(member)
-            if far >= high:
-                continue
-            free = self._arena.cat(front, self._arena.rep(item, 0, UNBOUNDED))
-            if self._is_inside(self.widened(member, 1), free):
-                return member, high, far
-        return None
+            if counter.kind == Kind.REP and counter.args[1] == 0 and counter.args[2] != UNBOUNDED:
+                item, _, high = counter.args
+                yield member, high, self._arena.cat(front, self._arena.rep(item, 0, UNBOUNDED))
 
     def _is_inside(self, term: Term, other: Term) -> bool:
         known = self._inside.get((term, other))
         if known is None:
-            beyond = self._arena.both((term, self._arena.neg(other)))
-            known = self._inside[term, other] = not self._is_live(beyond)
+            known = self._inclusion.is_inside(term, other)
+            if not known:
+                beyond = self._arena.both((term, self._arena.neg(other)))
+                known = not self._is_live(beyond)
+            self._inside[term, other] = known
         return known
 
     def _end(self, term: Term) -> int:
@@ -174,6 +189,8 @@ class Widening:
             match term.kind:
                 case Kind.CHARS:
                     known = 4
+                case Kind.WORD:
+                    known = 3 + term.least
                 case Kind.CAT:
                     rest = term
                     while rest.kind == Kind.CAT:
