@@ -25,6 +25,7 @@ __all__ = ["Bar", "TimeLine", "longest_steps", "measured", "predicted"]
 
 MOST_WAYS = 4  # drawn of a program
 MOST_ROWS = 12  # drawn of a run
+MOST_TOLD = 4  # decisions on a way
 MOST_LOOKED_AT = 256  # ways among which the longest are looked for
 
 
@@ -78,13 +79,20 @@ class _Way:
 
 
 def predicted(program: Program) -> list[TimeLine]:
-    """The ways through a program that take most steps, the longest first."""
-    ways = itertools.islice(_ways(program.body, _Way()), MOST_LOOKED_AT)
+    """The ways through a program that take most steps, the longest first; those alike are one."""
+    alike: dict[tuple[Bar, ...], list[_Way]] = {}
+    for way in itertools.islice(_ways(program.body, _Way()), MOST_LOOKED_AT):
+        alike.setdefault(tuple(_in_lanes(way.bars)), []).append(way)
     lines = [
-        TimeLine(_title(way), "steps", 0, max((bar.end for bar in way.bars), default=0),
-                 tuple(_in_lanes(way.bars)))
-        for way in ways
-    ]  # fmt: skip
+        TimeLine(
+            "every row" if len(alike) == 1 else _title(ways),
+            "steps",
+            0,
+            max((bar.end for bar in bars), default=0),
+            bars,
+        )
+        for bars, ways in alike.items()
+    ]
     lines.sort(key=lambda line: -line.end)
     return lines[:MOST_WAYS]
 
@@ -94,10 +102,13 @@ def longest_steps(program: Program) -> int:
     return int(predicted(program)[0].end)
 
 
-def _title(way: _Way) -> str:
-    if not way.decisions:
-        return "every row"
-    return ", ".join(f"{at or 'if'} is {'true' if held else 'false'}" for at, held in way.decisions)
+def _title(ways: list[_Way]) -> str:
+    """By which decisions one comes to the first of some ways, and how many others are like it."""
+    decisions = ways[0].decisions
+    told = [f"{at or 'if'} is {'true' if held else 'false'}" for at, held in decisions[:MOST_TOLD]]
+    more = ["and so on"] * (len(decisions) > MOST_TOLD)
+    others = [f"and {len(ways) - 1} ways like it"] * (len(ways) > 1)
+    return ", ".join([*told, *more, *others])
 
 
 def _ways(region: Region, way: _Way) -> Iterator[_Way]:

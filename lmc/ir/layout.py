@@ -153,14 +153,14 @@ def _spread(row: list[Place]) -> None:
 def smooth_path(route: list[Place], box_height: float) -> str:
     """An SVG path from the bottom of the first place through the bends to the top of the last."""
     x, y = route[0].x, route[0].y + box_height
-    parts = [f"M{x:.1f} {y:.1f}"]
+    parts = [f"M{x:.0f} {y:.0f}"]
     for place in route[1:]:
         half = (place.y - y) / 2
         parts.append(
-            f"C{x:.1f} {y + half:.1f} {place.x:.1f} {y + half:.1f} {place.x:.1f} {place.y:.1f}"
+            f"C{x:.0f} {y + half:.0f} {place.x:.0f} {y + half:.0f} {place.x:.0f} {place.y:.0f}"
         )
         x, y = place.x, place.y
         if place is not route[-1]:
             y += box_height
-            parts.append(f"L{x:.1f} {y:.1f}")
+            parts.append(f"L{x:.0f} {y:.0f}")
     return "".join(parts)

@@ -11,7 +11,7 @@ from lmc.ir.ops import If
 from lmc.ir.printer import name_values, printed_lines
 from lmc.ir.types import STATE
 
-__all__ = ["Arrow", "Box", "Group", "Picture", "picture_of"]
+__all__ = ["Arrow", "Box", "Group", "Picture", "picture_of", "pruned"]
 
 LONGEST_LABEL = 72  # characters; the rest of a line is left out
 
@@ -20,7 +20,7 @@ ArrowKind = Literal["state", "data", "control"]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A parameter or a node; `op` is its mnemonic, `param` for parameters."""
+    """A parameter or a node; `op` is its mnemonic, `param` for parameters, `more` if pruned."""
 
     id: str
     label: str
@@ -69,6 +69,43 @@ class Picture:
 def picture_of(program: Program) -> Picture:
     """The boxes and arrows of a program."""
     return _Drawing(program).picture()
+
+
+def pruned(picture: Picture, most: int) -> Picture:
+    """The picture with at most about so many boxes: outer groups stay, inner ones shrink to one.
+
+    The first box of a group that is left out stands for it: its `op` is `more`, its label says how
+    many there were.
+    """
+    kept: set[str] = set()
+    level = [picture.group]
+    left = most
+    while level:
+        for group in level:
+            if len(group.boxes) <= left:
+                kept.add(group.id)
+                left -= len(group.boxes)
+        level = [inner for group in level if group.id in kept for inner in group.inner]
+    group = _pruned(picture.group, kept)
+    ops = {box.id: box.op for box in group.walk()}
+    arrows = (
+        arrow
+        for arrow in picture.arrows
+        if arrow.source in ops
+        and ops[arrow.source] != "more"
+        and arrow.target in ops
+        and (ops[arrow.target] != "more" or arrow.kind == "control")
+    )
+    return Picture(picture.name, group, tuple(arrows))
+
+
+def _pruned(group: Group, kept: set[str]) -> Group:
+    if group.id in kept:
+        return Group(
+            group.id, group.label, group.boxes, tuple(_pruned(inner, kept) for inner in group.inner)
+        )
+    count = sum(1 for _ in group.walk())
+    return Group(group.id, group.label, (Box(group.boxes[0].id, f"{count} nodes", "more"),))
 
 
 class _Drawing:

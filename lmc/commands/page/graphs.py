@@ -13,7 +13,7 @@ from html import escape
 from lmc.commands.page.labels import label_of
 from lmc.ir.core import Node, Program, Value
 from lmc.ir.layout import lay_out, smooth_path
-from lmc.ir.picture import Box, picture_of
+from lmc.ir.picture import Box, picture_of, pruned
 from lmc.ir.printer import name_values
 
 __all__ = ["changes_between", "drawn"]
@@ -22,7 +22,7 @@ BOX_HEIGHT = 40
 LAYER_GAP = 26
 CHARACTER = 6.7  # pixels of a character of 11 pixels, the detail; titles are 12 pixels and bold
 TITLE_CHARACTER = 7.6
-MOST_DRAWN = 600  # nodes of a graph
+MOST_DRAWN = 120  # boxes of a graph; ways of an `if` beyond them are only counted
 
 Marks = dict[int, str]
 """Classes of nodes, by the node's place in printed order."""
@@ -65,9 +65,9 @@ def drawn(program: Program, marks: Mapping[int, str], name: str) -> str | None:
         name: begins the ids of its boxes.
     """
     nodes = list(program.walk())
-    if len(nodes) > MOST_DRAWN:
+    picture, names = pruned(picture_of(program), MOST_DRAWN), name_values(program)
+    if any(box.op == "more" for box in picture.group.boxes):  # there is no way to leave out
         return None
-    picture, names = picture_of(program), name_values(program)
     labels = {box.id: _label(box, nodes, program, names) for box in picture.boxes()}
     widths = {
         box: max(len(title) * TITLE_CHARACTER, len(detail) * CHARACTER) + 20
@@ -96,7 +96,7 @@ def drawn(program: Program, marks: Mapping[int, str], name: str) -> str | None:
 
 
 def _node_of(box: Box, nodes: list[Node]) -> tuple[int, Node] | None:
-    if box.op == "param":
+    if box.op in ("param", "more"):
         return None
     number = int(box.id[1:])
     return number, nodes[number]
@@ -106,6 +106,8 @@ def _label(
     box: Box, nodes: list[Node], program: Program, names: Mapping[Value, str]
 ) -> tuple[str, str]:
     found = _node_of(box, nodes)
+    if box.op == "more":
+        return "…", box.label
     if found is None:
         param = program.params[int(box.id[1:])]
         return f"%{names[param]}", f"argument, {param.type}"
