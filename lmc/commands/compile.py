@@ -85,7 +85,7 @@ def compile_command(
     with faults_of_program():
         compiled = program.compiled(flat, chosen)
     shapes = None
-    if emit is Emit.report and batch is not None:
+    if emit in (Emit.report, Emit.html) and batch is not None:
         shapes = [shape_of(program, group, chosen) for group in groups]
     elif len(groups) > 1:
         note(f"the rows of {batch} have {len(groups)} shapes; this is the first one's")
@@ -155,7 +155,7 @@ def _emitted(emit: Emit, compiled: Compiled, shapes: list[Shape] | None, model: 
         from lmc.commands.counting import meter_of
         from lmc.commands.page import page_of
 
-        return page_of(compiled, meter_of(compiled.program, model))
+        return page_of(compiled, meter_of(compiled.program, model), shapes=shapes)
     held: dict[str, Any]
     if emit is Emit.json:
         held = export.to_json(compiled.program)

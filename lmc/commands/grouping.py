@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,11 +11,12 @@ from lmc.errors import LmcError, UsageError
 
 if TYPE_CHECKING:
     from lmc.api import Program
+    from lmc.commands.given import Rows
     from lmc.commands.report import Shape
     from lmc.driver import Options
     from lmc.frontend.arguments import Arguments
 
-__all__ = ["Group", "groups_of", "shape_of"]
+__all__ = ["Group", "groups_of", "shape_of", "shapes_that_compile"]
 
 
 @dataclass
@@ -43,7 +45,6 @@ def groups_of(
         LmcError: a row cannot be read, or is not for this program; the message says which.
     """
     from lmc.commands.given import Rows
-    from lmc.frontend.arguments import flatten
 
     if batch is None:
         return []
@@ -51,19 +52,36 @@ def groups_of(
         raise UsageError(
             "--args and --batch exclude each other", hint="give what varies by --batch"
         )
+    return _grouped(program, Rows(batch, given), str(batch))
+
+
+def _grouped(program: Program, rows: Rows, name: str, *, lenient: bool = False) -> list[Group]:
+    """Rows by shape; with `lenient`, those that are not for this program are left out."""
+    from lmc.frontend.arguments import flatten
+
     groups: dict[tuple[object, ...], Group] = {}
-    rows = Rows(batch, given)
     for line, row in zip(rows.lines, rows, strict=True):
-        where = f"line {line} of {batch}"
+        where = f"line {line} of {name}"
         try:
             flat = flatten(program.arguments(row))
         except LmcError as error:
+            if lenient:
+                continue
             error.problem = f"{where}: {error.problem}"
             raise
         group = groups.setdefault(flat.key, Group(flat, where))
         group.lines.append(line)
         group.texts.append(flat.texts)
     return list(groups.values())
+
+
+def shapes_that_compile(program: Program, rows: Rows, chosen: Options) -> list[Shape]:
+    """The shapes of rows that were run; those that did not compile are left out."""
+    shapes = []
+    for group in _grouped(program, rows, "the rows", lenient=True):
+        with contextlib.suppress(LmcError):
+            shapes.append(shape_of(program, group, chosen))
+    return shapes
 
 
 def shape_of(program: Program, group: Group, chosen: Options) -> Shape:

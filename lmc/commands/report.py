@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmc.commands.automata import constraints_of
 from lmc.commands.counting import CHARACTERS, Meter
@@ -17,7 +17,10 @@ from lmc.ir.core import Program, Value
 from lmc.ir.ops import MODEL_CALLS, Prefill, Resume
 from lmc.ir.types import STATE
 
-__all__ = ["Shape", "advice", "report_of", "shared_prompts"]
+if TYPE_CHECKING:
+    from lmc.runtime.request import KeyArray
+
+__all__ = ["Shape", "advice", "first_prompts", "report_of", "shared_prompts"]
 
 
 @dataclass(frozen=True)
@@ -102,17 +105,26 @@ def _shape(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _first_prompts(shapes: list[Shape], meter: Meter) -> dict[str, Any] | None:
-    """What the first prompts of the rows share, in tokens; None without a tokenizer."""
+def first_prompts(shapes: list[Shape], meter: Meter) -> list[KeyArray] | None:
+    """The first prompt of each row, as far as it is known, as keys; None without a tokenizer."""
     if meter.tokenizer is None or meter.template is None:
         return None
-    from lmc.runtime.prefix_tree import PrefixTree
     from lmc.runtime.prompts import FirstPrompts
 
-    prompts = []
+    prompts: list[KeyArray] = []
     for shape in shapes:
         first = FirstPrompts(shape.compiled.plan, meter.tokenizer, meter.template)
         prompts += [keys for texts in shape.texts for keys in first.of(texts, most=1)]
+    return prompts
+
+
+def _first_prompts(shapes: list[Shape], meter: Meter) -> dict[str, Any] | None:
+    """What the first prompts of the rows share, in tokens; None without a tokenizer."""
+    prompts = first_prompts(shapes, meter)
+    if prompts is None:
+        return None
+    from lmc.runtime.prefix_tree import PrefixTree
+
     tree = PrefixTree.of(prompts).to_json(most_nodes=1)
     return {name: held for name, held in tree.items() if name != "root"}
 

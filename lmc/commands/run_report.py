@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmc.commands.output import writing
 from lmc.commands.running import How, What
-from lmc.commands.source import faults_of_program
-from lmc.errors import LmcError
 
 if TYPE_CHECKING:
     from lmc.api import Loaded
@@ -19,49 +16,42 @@ __all__ = ["write_report"]
 
 
 def write_report(path: Path, what: What, how: How) -> None:
-    """Write the page of a run; nothing if the program did not compile for any row.
+    """Write the page of a run; nothing if the program did not compile for any row of a batch.
 
     Raises:
         RunError: the file cannot be written.
     """
+    from lmc.api import Loaded
     from lmc.commands.counting import meter_of
+    from lmc.commands.grouping import shapes_that_compile
     from lmc.commands.page import Ran, page_of
+    from lmc.frontend.arguments import flatten
 
     assert how.recording is not None, "the run was recorded"
-    found = _compiled(what, how)
-    if found is None:
-        return
-    compiled, texts = found
+    shapes = None
+    texts: tuple[str, ...] = ()
+    if isinstance(what.program, Loaded):
+        compiled = _of_artifact(what.program)
+    elif what.rows is None:
+        flat = flatten(what.program.arguments(what.arguments))
+        compiled, texts = what.program.compiled(flat, how.options), flat.texts
+    else:
+        shapes = shapes_that_compile(what.program, what.rows, how.options)
+        if not shapes:
+            return
+        compiled = shapes[0].compiled
     result = how.result
     ran = Ran(
         how.model,
         how.recording,
         how.counted,
-        texts if what.rows is None else (),
+        texts,
         {} if result is None else result.variables,
         None if result is None or result.error is None else str(result.error),
     )
+    meter = meter_of(compiled.program, how.model)
     with writing(path):
-        path.write_text(page_of(compiled, meter_of(compiled.program, how.model), ran), "utf-8")
-
-
-def _compiled(what: What, how: How) -> tuple[Compiled, tuple[str, ...]] | None:
-    """The program as it ran, for the first row that it compiles for, and the texts of that row."""
-    from lmc.api import Loaded
-    from lmc.frontend.arguments import flatten
-
-    program = what.program
-    if isinstance(program, Loaded):
-        return _of_artifact(program), ()
-    rows: Iterable[Mapping[str, object]] = [what.arguments] if what.rows is None else what.rows
-    for row in rows:
-        try:
-            with faults_of_program():
-                flat = flatten(program.arguments(row))
-                return program.compiled(flat, how.options), flat.texts
-        except LmcError:  # the row has failed with it
-            continue
-    return None
+        path.write_text(page_of(compiled, meter, ran, shapes), "utf-8")
 
 
 def _of_artifact(program: Loaded) -> Compiled:

@@ -21,6 +21,7 @@ from lmc.commands.effects import deeds, work_of
 from lmc.commands.page.automata import automaton_drawn
 from lmc.commands.page.diffs import DiffLine, diff_of, plain_lines
 from lmc.commands.page.graphs import changes_between, drawn
+from lmc.commands.report import Shape, first_prompts, report_of
 from lmc.commands.timeline import TimeLine, measured, predicted
 from lmc.driver import Compiled, changes_of
 from lmc.errors import Location
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Ran", "page_of"]
 
 MOST_EDGES = 16  # drawn of an automaton
+MOST_BRANCHES = 80  # shown of the prefix tree of a batch
+SHOWN_TOKENS = 40  # of a branch
 MOST_STRETCHES = 300  # shown of the prompts
 MOST_SOURCE = 400  # lines shown of a file
 AROUND = 2  # lines of source around those of the program
@@ -59,17 +62,21 @@ class Ran:
     error: str | None = None
 
 
-def page_of(compiled: Compiled, meter: Meter = CHARACTERS, ran: Ran | None = None) -> str:
+def page_of(
+    compiled: Compiled,
+    meter: Meter = CHARACTERS,
+    ran: Ran | None = None,
+    shapes: list[Shape] | None = None,
+) -> str:
     """The page of a compiled program, as HTML.
 
     Args:
         compiled: the program.
         meter: measures its prompts.
         ran: a run of it.
+        shapes: of the rows of a batch, if there is one.
     """
     import jinja2
-
-    from lmc.commands.report import report_of
 
     folder = resources.files("lmc.commands.page")
     parts = {
@@ -84,7 +91,8 @@ def page_of(compiled: Compiled, meter: Meter = CHARACTERS, ran: Ran | None = Non
     page = environment.from_string(parts["template.html"]).render(
         style=parts["style.css"],
         script=parts["script.js"],
-        report=report_of(compiled, meter=meter),
+        report=report_of(compiled, shapes, meter),
+        branches=_branches(shapes or [], meter),
         unit=meter.unit,
         model=meter.model,
         stages=stages,
@@ -220,6 +228,43 @@ def _prompts(program: Program, meter: Meter, given: Mapping[Value, str]) -> list
     lengths = [sum(own.get(state, 0) for state in stretch.states) for stretch in tree]
     longest = max([*lengths, 1])
     return [_Prompt(s, n, round(100 * n / longest, 1)) for s, n in zip(tree, lengths, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """Tokens that the first prompts of some rows share."""
+
+    depth: int
+    text: str
+    tokens: int
+    prompts: int
+    share: float
+    more: int
+
+
+def _branches(shapes: list[Shape], meter: Meter) -> list[_Branch]:
+    """The prefix tree of a batch, upper nodes first where it is large, in the order of the tree."""
+    prompts = first_prompts(shapes, meter)
+    if not prompts or meter.tokenizer is None:
+        return []
+    from lmc.runtime.prefix_tree import PrefixTree
+    from lmc.runtime.request import tokens_of
+
+    tree = PrefixTree.of(prompts)
+    held = tree.to_json(MOST_BRANCHES)
+    found: list[_Branch] = []
+    todo = [(held["root"], 0)]
+    while todo:
+        node, depth = todo.pop()
+        start, count = node["start"], node["tokens"]
+        if count:
+            tokens = tokens_of(prompts[node["prompt"]][start : start + min(count, SHOWN_TOKENS)])
+            text = "".join(map(meter.tokenizer.token_text, tokens.tolist()))
+            share = round(100 * count * node["prompts"] / max(tree.total_tokens, 1), 1)
+            text += "…" if count > SHOWN_TOKENS else ""
+            found.append(_Branch(depth, text, count, node["prompts"], share, node.get("more", 0)))
+        todo += ((child, depth + bool(count)) for child in reversed(node["children"]))
+    return found
 
 
 # -------------------------------------------------------------------------------- time, automata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +16,7 @@ from lmc.commands.page.diffs import diff_of
 from lmc.commands.page.graphs import MOST_DRAWN, changes_between, drawn
 from lmc.commands.timeline import Bar, predicted
 from lmc.frontend.dsl import State
+from lmc.ir.picture import picture_of, pruned
 from lmc.ir.prompts import prompt_tree
 from lmc.passes.hoist_prefix import HoistPrefix
 
@@ -305,3 +307,48 @@ def test_an_eager_run_has_no_report(invoke: Invoke, greet: str, tmp_path: Path) 
     told = invoke("run", greet, "--model", "fake", "--eager", "--report", "r.html", code=2).stderr
     assert "--trace" in told
     assert not (tmp_path / "r.html").exists()
+
+
+def test_a_batch_is_shown_as_a_prefix_tree(invoke: Invoke, write: Write) -> None:
+    write("p.py", PROGRAM)
+    rows = [{"q": f"{'old' if n % 2 else 'new'} <b>{n}</b>?"} for n in range(6)]
+    write("rows.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
+    found = page(invoke, "p.py", "--batch", "rows.jsonl", "--model", "fake")
+    assert "6 rows of 1 shape" in found.text
+    shared = len("A question that all rows share: ")
+    assert f"share {shared} bytes; then they differ in q" in re.sub(r"\s+", " ", found.text)
+    gauges = re.findall(r"(\d+) \u00d7 (\d+) row", found.text)
+    assert gauges[0][1] == "6", "all begin alike"
+    assert [rows for _, rows in gauges].count("3") == 2
+    assert [rows for _, rows in gauges].count("1") == 6
+    assert "first prompts" not in page(invoke, "p.py").text
+
+
+def test_ways_alike_are_one_line_of_time() -> None:
+    @lmc.jit
+    def p(s: State) -> str:
+        s += "x" + lmc.select("a", ["b", "c"])
+        return "yes" if s["a"] == "b" else "no"
+
+    (line,) = predicted(p.compile().program)
+    assert (line.title, line.end) == ("every row", 1)
+
+
+def test_inner_ways_of_a_large_graph_are_counted() -> None:
+    @lmc.jit
+    def p(s: State) -> None:
+        for n in range(6):
+            s += lmc.select(f"a{n}", ["yes", "no"])
+            if s[f"a{n}"] == "no":
+                return
+
+    program = p.compile().program
+    picture = picture_of(program)
+    small = pruned(picture, 12)
+    assert len(list(small.boxes())) < 16 < len(list(picture.boxes()))
+    more = [int(box.label.split()[0]) for box in small.boxes() if box.op == "more"]
+    assert more
+    assert sum(box.op != "more" for box in small.boxes()) + sum(more) == len(list(picture.boxes()))
+    ids = {box.id for box in small.boxes()}
+    assert all({arrow.source, arrow.target} <= ids for arrow in small.arrows)
+    assert pruned(picture, 1000) == picture
