@@ -60,6 +60,7 @@ def compile_command(
         str | None,
         typer.Option("--model", help="Let the artifact run with this model's tokenizer only."),
     ] = None,
+    kv_tokens: options.KVTokens = None,
     traceback: options.Traceback = False,  # noqa: ARG001 - its callback keeps it
 ) -> None:
     """Compile a program, without a model.
@@ -69,6 +70,7 @@ def compile_command(
     """
     from lmc.commands.given import given_arguments
     from lmc.commands.grouping import groups_of, shape_of
+    from lmc.commands.predicting import batch_prediction
     from lmc.commands.source import faults_of_program, load_program
     from lmc.frontend.arguments import flatten
 
@@ -94,7 +96,10 @@ def compile_command(
         _write_artifact(output, program, compiled, model)
     if emit is None and artifact:
         return
-    text = _emitted(emit or Emit.ir, compiled, shapes, model)
+    predicted = None
+    if shapes is not None:
+        predicted = batch_prediction(program, groups, model, kv_tokens, chosen)
+    text = _emitted(emit or Emit.ir, compiled, shapes, model, predicted)
     if output is None or artifact:
         say(text, sys.stdout)
     else:
@@ -139,7 +144,13 @@ def _ends(graph: Graph) -> Iterator[str]:
             )
 
 
-def _emitted(emit: Emit, compiled: Compiled, shapes: list[Shape] | None, model: str | None) -> str:
+def _emitted(
+    emit: Emit,
+    compiled: Compiled,
+    shapes: list[Shape] | None,
+    model: str | None,
+    predicted: dict[str, Any] | None,
+) -> str:
     from lmc.commands.automata import automata_beside
     from lmc.ir import export
 
@@ -167,4 +178,6 @@ def _emitted(emit: Emit, compiled: Compiled, shapes: list[Shape] | None, model: 
 
         meter = CHARACTERS if model is None else meter_of(compiled.program, model)
         held = report_of(compiled, shapes, meter)
+        if shapes is not None:
+            held["batch"]["predicted"] = predicted
     return json.dumps(held, indent=1, ensure_ascii=False) + "\n"

@@ -14,6 +14,7 @@ import typer
 from lmc.commands import options
 from lmc.commands.constraint import Tokenizer, fixed_share, show_constraint
 from lmc.commands.output import say
+from lmc.commands.predicting import batch_prediction, prediction_lines
 from lmc.errors import UsageError
 
 __all__ = ["explain_command"]
@@ -44,6 +45,7 @@ def explain_command(
         str | None,
         typer.Option("--model", help="Count in tokens of this model; else of the default one."),
     ] = None,
+    kv_tokens: options.KVTokens = None,
     traceback: options.Traceback = False,  # noqa: ARG001 - its callback keeps it
 ) -> None:
     """Explain how a program compiles, and how to change it where it does not."""
@@ -76,7 +78,12 @@ def explain_command(
     with faults_of_program():
         compiled = program.compiled(flat, chosen)
     shapes = [shape_of(program, group, chosen) for group in groups] if batch else None
-    report = report_of(compiled, shapes, meter_of(compiled.program, model))
+    meter = meter_of(compiled.program, model)
+    report = report_of(compiled, shapes, meter)
+    if batch is not None:
+        report["batch"]["predicted"] = batch_prediction(
+            program, groups, meter.model, kv_tokens, chosen
+        )
     say("\n".join(_lines(report)) + "\n", sys.stdout)
 
 
@@ -174,6 +181,7 @@ def _batch(batch: dict[str, Any]) -> Iterator[str]:
             f"  first prompts: {first['total_tokens']} tokens, {first['distinct_tokens']} without "
             f"repetition: the cache can give {first['hit_rate']:.0%}"
         )
+    yield from prediction_lines(batch["predicted"])
     yield ""
 
 

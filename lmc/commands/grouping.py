@@ -28,12 +28,14 @@ class Group:
         where: which one that is.
         lines: of the file, one a row.
         texts: of each row, in the order of the program's parameters.
+        rows: as they are given.
     """
 
     flat: Arguments
     where: str
     lines: list[int] = field(default_factory=list)
     texts: list[tuple[str, ...]] = field(default_factory=list)
+    rows: list[dict[str, object]] = field(default_factory=list)
 
 
 def groups_of(
@@ -72,6 +74,7 @@ def _grouped(program: Program, rows: Rows, name: str, *, lenient: bool = False) 
         group = groups.setdefault(flat.key, Group(flat, where))
         group.lines.append(line)
         group.texts.append(flat.texts)
+        group.rows.append(row)
     return list(groups.values())
 
 

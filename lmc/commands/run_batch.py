@@ -123,6 +123,8 @@ def _run(
     from lmc.progress import progress_bar
 
     before = how.rows
+    left = [row for index, row in enumerate(rows) if index not in out.skip] if out.skip else rows
+    how.predict(what, engine, left)
     given = what.program.resumed_batch(
         rows, engine=engine, eager=how.eager, options=how.options, skip=out.skip, early=out.early
     )

@@ -68,6 +68,7 @@ def _only(what: What, how: How, speaker: Speaker | None) -> Result:
     """The result of the only row."""
     program = what.program
     with how.engine(program.name) as engine:
+        how.predict(what, engine, [what.arguments])
         # not run(): the program's arguments may be called as its parameters are
         if speaker is not None:
             result = _spoken(what, how, engine, speaker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,7 @@ class How:
     rows: int = 0
     failed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    predicted: dict[str, Any] | None = None
 
     @contextlib.contextmanager
     def engine(self, name: str) -> Iterator[Engine]:
@@ -77,7 +78,8 @@ class How:
             try:
                 yield engine
             finally:
-                self.seconds["run"] = time.perf_counter() - loaded
+                spent = self.seconds.get("predict", 0.0)
+                self.seconds["run"] = time.perf_counter() - loaded - spent
                 self._count(engine, name)
                 if self.stats is not None:
                     self._write_stats(self.stats)
@@ -85,6 +87,18 @@ class How:
                     engine.executor.close()  # what was cancelled has ended then
                     self.recording = recorder.recording()
                     self._write_trace(name, self.recording)
+
+    def predict(
+        self, what: What, engine: Engine, rows: Sequence[Mapping[str, object]] | Rows
+    ) -> None:
+        """Find out what the run will cost, if anybody wants to know; before anything runs."""
+        if self.stats is None or self.eager:
+            return
+        from lmc.commands.predicting import prediction_of
+
+        started = time.perf_counter()
+        self.predicted = prediction_of(what.program, rows, engine.rehearsal(), self.options)
+        self.seconds["predict"] = time.perf_counter() - started
 
     def _recorder(self, engine: Engine) -> Recorder | None:
         """What watches the run, if anybody wants to know."""
@@ -110,6 +124,7 @@ class How:
             "rows": self.rows,
             "failed_rows": self.failed,
             **counted,
+            "predicted": self.predicted,
         }
 
     def _write_stats(self, path: Path) -> None:
