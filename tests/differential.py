@@ -102,7 +102,7 @@ def check_program(body: tuple[object, ...], texts: Sequence[str], how: Setting) 
     rows = [{"x": text} for text in texts]
     alone = []
     for index, row in enumerate(rows):
-        with engine() as fresh:  # no cache, nothing beside it
+        with engine(kv_tokens=how.kv_tokens) as fresh:  # an empty cache, nothing beside it
             alone.append(meaning(_arriving(program, fresh, how, {index: row}, eager=True)[index]))
     with engine(kv_tokens=how.kv_tokens, max_batch_tokens=how.max_batch_tokens) as shared:
         options = lmc.Options(level=how.level)
