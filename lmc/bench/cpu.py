@@ -18,7 +18,7 @@ from lmc.errors import UsageError
 
 __all__ = ["FIGURES", "Figure", "Report", "as_markdown", "circumstances_of", "run"]
 
-FIGURES = ("prefill", "decode-1", "decode-16", *WORKLOADS, "radix", "executor")
+FIGURES = ("prefill", "decode-1", "decode-16", *WORKLOADS, "radix", "executor", "compile")
 PROMPT_TOKENS = 512
 DECODE_TOKENS = 48
 
@@ -115,7 +115,12 @@ def run(
     if "executor" in wanted:
         say("executor")
         bookkeeping.append(_executor())
-    if set(wanted) - {"radix", "executor"}:
+    if "compile" in wanted:
+        from lmc.bench.compiling import compile_figures
+
+        say("compile")
+        bookkeeping += compile_figures()
+    if set(wanted) - {"radix", "executor", "compile"}:
         with Engine(threads=threads, dtype=dtype) as engine:
             runner: Any = engine._runner
             description = runner.description

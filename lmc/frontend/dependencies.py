@@ -76,7 +76,8 @@ class _Reader:
         code = function.__code__
         self._seen.add(id(function))
         self._found.append(code)
-        if is_library(code.co_filename):
+        helper = len(self._seen) > 1
+        if is_library(code.co_filename) or (helper and is_own(code.co_filename)):
             return
         space, names = function.__globals__, _names(code)
         for name in names:

@@ -15,11 +15,13 @@ from tests.unit.cli.conftest import Invoke
 
 def test_bookkeeping_is_measured_without_a_model(invoke: Invoke, tmp_path: Path) -> None:
     table, figures = tmp_path / "t.md", tmp_path / "t.json"
-    out = invoke("bench", "radix", "executor", "--write", str(table), "--json", str(figures))
+    out = invoke(
+        "bench", "radix", "executor", "compile", "--write", str(table), "--json", str(figures)
+    )
     assert out.stdout == table.read_text()
     names = [f["name"] for f in json.loads(figures.read_text())["figures"]]
     assert "* repeats: 3 of each figure" in out.stdout
-    assert names == ["radix insert", "radix match", "executor"]
+    assert names == ["radix insert", "radix match", "executor", "compile", "compile again"]
 
 
 def test_an_unknown_workload_is_refused(invoke: Invoke) -> None:
