@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from lmc import __version__
 from lmc.commands import options
 from lmc.commands.bench import bench_command
+from lmc.commands.cache import cache_commands
 from lmc.commands.check import check_command
 from lmc.commands.compile import compile_command
 from lmc.commands.constraint import constraint_command
@@ -166,6 +167,7 @@ app.command("explain")(explain_command)
 app.command("check")(check_command)
 app.command("constraint")(constraint_command)
 app.add_typer(model_commands, name="model")
+app.add_typer(cache_commands, name="cache")
 app.command("doctor")(doctor_command)
 app.command("bench")(bench_command)
 

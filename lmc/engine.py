@@ -7,9 +7,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from lmc.constraints.known import automaton_for
 from lmc.errors import LmcError, UsageError
 from lmc.frontend.dsl import gen
-from lmc.frontend.eager import constraint_automaton
 from lmc.plan import Block, Extend, Gen, Param, Plan, Reg, Ret, Start
 from lmc.runtime.load import LocalEngine
 from lmc.runtime.results import CallMeta, RowResult
@@ -65,7 +65,7 @@ class Engine(LocalEngine):  # noqa: D101 - as its base
             raise UsageError("generate() takes no n", hint="give the prompt n times")
         params = asked.params
         held = ((params.constraint,) if params.constraint else ()) + params.stop_constraints
-        constraints = tuple(constraint_automaton(one).to_json() for one in held)
+        constraints = tuple(automaton_for(one).to_json() for one in held)
         first_stop = len(held) - len(params.stop_constraints)
         plan = Plan(
             name="generate",

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from lmc import plan as p
-from lmc.constraints import automaton_of
+from lmc.constraints.known import automaton_for
 from lmc.errors import InternalError, LmcError, Location
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops import flow, host, lm, text, typed
@@ -169,7 +169,7 @@ class _Lowering:
     def constraint(self, constraint: Constraint, at: Location | None) -> int:
         if constraint not in self._constraints:
             try:
-                made = automaton_of(constraint.kind, constraint.source, **constraint.options)
+                made = automaton_for(constraint)
             except LmcError as error:
                 raise error.at(at) from None
             data = made.to_json()

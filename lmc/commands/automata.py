@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lmc.constraints import Automaton, automaton_of
+from lmc.constraints import Automaton
 from lmc.constraints.compressed import compressed
 from lmc.constraints.description import fixed_in
 from lmc.constraints.joining import joined
+from lmc.constraints.known import automaton_for
 from lmc.errors import Location
 from lmc.ir.analysis import gens
 from lmc.ir.core import Const, Program
@@ -80,9 +81,11 @@ def _held(program: Program) -> list[_Held]:
             if constraint is None:
                 continue
             if constraint not in made:
-                automaton = automaton_of(constraint.kind, constraint.source, **constraint.options)
                 made[constraint] = _Held(
-                    constraint.kind, constraint.source, constraint.options, automaton
+                    constraint.kind,
+                    constraint.source,
+                    constraint.options,
+                    automaton_for(constraint),
                 )
             made[constraint].gens.append((name, number, node.at))
             made[constraint].alone |= not template

@@ -78,11 +78,23 @@ def _torch() -> Iterator[Line]:
     yield "kernels", f"triton {triton or 'missing'}", None if triton else "pip install 'lmc[cuda]'"
 
 
+def _kept() -> str:
+    """What is kept of earlier runs, besides models."""
+    from lmc.disk_cache import caches, is_on
+
+    if not is_on():
+        return "nothing, LMC_CACHE is off"
+    held = [(cache.kind, *cache.size()) for cache in caches()]
+    told = [f"{count} {kind}, {size(total)}" for kind, count, total in held if count]
+    return "; ".join(told) + " (lmc cache clear)" if told else "nothing yet"
+
+
 def _models() -> Iterator[Line]:
     from lmc.runtime.store import home, list_models
 
     moved = " (LMC_HOME)" if os.environ.get("LMC_HOME") else ""
     yield "cache", f"{home()}{moved}", None
+    yield "kept", _kept(), None
     for entry in list_models():
         if entry.path is None and entry.cached:
             continue  # needs no files

@@ -9,20 +9,19 @@ and the model calls that the graph has made already give their known results at 
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from lmc.constraints import automaton_of
 from lmc.constraints.automaton import Automaton
+from lmc.constraints.known import automaton_for
 from lmc.errors import LmcError, Location, RunError
 from lmc.frontend.dsl import State
 from lmc.frontend.location import here, of_traceback
 from lmc.frontend.tools import Tool, recording
 from lmc.frontend.variables import Given, Life, Made, copied
 from lmc.frontend.variables import Row as TextRow
-from lmc.params import Constraint, GenParams
+from lmc.params import GenParams
 from lmc.plan import (
     Attempt,
     Compute,
@@ -47,7 +46,7 @@ from lmc.plan import (
 )
 from lmc.typed import lookup
 
-__all__ = ["Known", "Row", "constraint_automaton", "joins", "run_eagerly"]
+__all__ = ["Known", "Row", "joins", "run_eagerly"]
 
 
 class Row(Protocol):
@@ -87,12 +86,6 @@ class Known(Protocol):
     def meta(self) -> Any: ...
 
 
-@functools.lru_cache(maxsize=1024)
-def constraint_automaton(constraint: Constraint) -> Automaton:
-    """The automaton of a constraint, made once."""
-    return automaton_of(constraint.kind, constraint.source, **constraint.options)
-
-
 def joins(params: GenParams, at: Location | None) -> bool:
     """Whether the constraint of a gen can be a part of a template.
 
@@ -100,7 +93,7 @@ def joins(params: GenParams, at: Location | None) -> bool:
     """
     assert params.constraint is not None, "asked for gens with constraints"
     try:
-        return type(constraint_automaton(params.constraint)) is Automaton
+        return type(automaton_for(params.constraint)) is Automaton
     except LmcError as error:
         raise error.at(at) from None
 
@@ -191,7 +184,7 @@ class _EagerRecorder:
         constraint = self._constraint(params, at)
         try:
             stops = tuple(
-                self._row.constraint(constraint_automaton(stop)) for stop in params.stop_constraints
+                self._row.constraint(automaton_for(stop)) for stop in params.stop_constraints
             )
         except LmcError as error:
             raise error.at(at) from None
@@ -217,7 +210,7 @@ class _EagerRecorder:
         if params.constraint is None:
             return None
         try:
-            return self._row.constraint(constraint_automaton(params.constraint))
+            return self._row.constraint(automaton_for(params.constraint))
         except LmcError as error:
             raise error.at(at) from None
 

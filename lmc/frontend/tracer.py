@@ -23,10 +23,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from lmc.constraints.known import automaton_for
 from lmc.errors import LmcError, Location, TraceError
 from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
-from lmc.frontend.eager import constraint_automaton, joins
+from lmc.frontend.eager import joins
 from lmc.frontend.location import here, in_library, of_traceback, unwatched
 from lmc.frontend.rewrite import rewritten
 from lmc.frontend.symbolic import (
@@ -474,9 +475,9 @@ class _Tracer:
         try:
             with unwatched():
                 if params.constraint is not None:
-                    constraint_automaton(params.constraint)
+                    automaton_for(params.constraint)
                 for stop in params.stop_constraints:
-                    constraint_automaton(stop)
+                    automaton_for(stop)
         except LmcError as error:
             raise error.at(at) from None
         after, text = self._call(Gen(state, name, params, len(self._calls)), at)

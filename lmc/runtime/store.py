@@ -12,13 +12,12 @@ Not here    what is in the files (`gguf_file`, `config`, `tokenizer`, `weights`)
 from __future__ import annotations
 
 import difflib
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from lmc.disk_cache import home
 from lmc.errors import ModelError
 
 __all__ = [
@@ -99,20 +98,6 @@ class ModelEntry:
     cached: bool
     bytes: int
     path: str | None
-
-
-def home() -> Path:
-    """The folder of lmc's cache: LMC_HOME, or `lmc` in the platform's folder for caches."""
-    chosen = os.environ.get("LMC_HOME")
-    if chosen:
-        return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-        return Path(base) / "lmc" / "Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "lmc"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "lmc"
 
 
 def resolve(model: str, progress: Progress | None = None) -> ModelFiles:

@@ -491,7 +491,7 @@ def test_what_lmc_does_itself_while_tracing_is_not_watched(monkeypatch: pytest.M
         with contextlib.suppress(AttributeError):
             constraint.name  # type: ignore[attr-defined] # noqa: B018 - as parsers try things
 
-    monkeypatch.setattr(tracer, "constraint_automaton", read)
+    monkeypatch.setattr(tracer, "automaton_for", read)
 
     @lmc.jit
     def p(s: State, x: str) -> None:
