@@ -180,6 +180,17 @@ def test_rows_that_go_other_ways(invoke: Invoke, write: Write) -> None:
     assert "share 0 bytes; then they differ in the ways that they take (p.py:6)" in out
 
 
+def test_what_only_some_rows_have_cannot_be_shared(invoke: Invoke, write: Write) -> None:
+    write("p.py", LATE.replace('s += "Take your time. "', 's += q + "Take your time. "'))
+    rows = [{"q": "x", "kind": "long"}, {"q": "y", "kind": "long"}, {"q": "z", "kind": "short"}]
+    write("rows.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
+    later = len("Q: \nAnswer the question above in one word: ")
+    report = invoke("compile", "p.py", "--emit", "report", "--batch", "rows.jsonl").stdout
+    (shape,) = json.loads(report)["batch"]["shapes"]
+    # in the third row the first of these texts is where it differs
+    assert shape["first_difference"]["later"] == later - len("Q: ")
+
+
 def test_rows_that_do_not_differ(invoke: Invoke, write: Write) -> None:
     write("p.py", LATE)
     write("rows.jsonl", '{"q": "x"}\n{"q": "x"}\n')

@@ -16,6 +16,7 @@ from lmc.commands.page.diffs import diff_of
 from lmc.commands.page.graphs import MOST_DRAWN, changes_between, drawn
 from lmc.commands.timeline import Bar, predicted
 from lmc.frontend.dsl import State
+from lmc.ir.layout import lay_out
 from lmc.ir.picture import picture_of, pruned
 from lmc.ir.prompts import prompt_tree
 from lmc.passes.hoist_prefix import HoistPrefix
@@ -352,3 +353,35 @@ def test_inner_ways_of_a_large_graph_are_counted() -> None:
     ids = {box.id for box in small.boxes()}
     assert all({arrow.source, arrow.target} <= ids for arrow in small.arrows)
     assert pruned(picture, 1000) == picture
+
+
+@lmc.jit
+def decided(s: State) -> None:
+    s += "A prompt. "
+    f = s.fork(1)[0]
+    f += lmc.select("slow", ["yes", "no"])
+    f += lmc.gen("slower", max_tokens=9)
+    if f["slower"] == "x":
+        s += lmc.gen("a", max_tokens=2)
+        return
+    for n, g in enumerate(s.fork(2)):
+        g += f" Otherwise {n} "
+        g += lmc.gen("b", max_tokens=3)
+
+
+def test_nothing_behind_an_if_begins_before_it_is_decided() -> None:
+    program = decided.compile().program
+    begins = {bar.name: bar.begin for line in predicted(program) for bar in line.bars}
+    assert begins["a"] == begins["b"] == 10
+    assert begins["slow"] == 0
+    picture = picture_of(program)
+    labels = {box.id: box.label for box in picture.boxes()}
+    layout = lay_out(picture, dict.fromkeys(labels, 50.0), 10, 10)
+    heights = {labels[box]: place.y for box, place in layout.places.items()}
+    top = next(y for label, y in heights.items() if label.startswith("flow.if"))
+    assert all(y > top for label, y in heights.items() if "%a =" in label or "Otherwise" in label)
+
+
+def test_readers_are_those_of_the_way_with_most() -> None:
+    tree = prompt_tree(decided.compile().program)
+    assert tree[0].readers == 4, "two of the fork, and two of the longer way"
