@@ -166,7 +166,8 @@ def _emitted(
         from lmc.commands.counting import meter_of
         from lmc.commands.page import page_of
 
-        return page_of(compiled, meter_of(compiled.program, model), shapes=shapes)
+        meter = meter_of(compiled.program, model)
+        return page_of(compiled, meter, shapes=shapes, predicted_costs=predicted)
     held: dict[str, Any]
     if emit is Emit.json:
         held = export.to_json(compiled.program)

@@ -92,7 +92,7 @@ class How:
         self, what: What, engine: Engine, rows: Sequence[Mapping[str, object]] | Rows
     ) -> None:
         """Find out what the run will cost, if anybody wants to know; before anything runs."""
-        if self.stats is None or self.eager:
+        if (self.stats is None and self.report is None) or self.eager:
             return
         from lmc.commands.predicting import prediction_of
 

@@ -67,6 +67,7 @@ def page_of(
     meter: Meter = CHARACTERS,
     ran: Ran | None = None,
     shapes: list[Shape] | None = None,
+    predicted_costs: Mapping[str, Any] | None = None,
 ) -> str:
     """The page of a compiled program, as HTML.
 
@@ -75,6 +76,7 @@ def page_of(
         meter: measures its prompts.
         ran: a run of it.
         shapes: of the rows of a batch, if there is one.
+        predicted_costs: of that batch, as `--emit report` has them.
     """
     import jinja2
 
@@ -87,11 +89,14 @@ def page_of(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     stages = list(_stages(compiled, meter))
+    report = report_of(compiled, shapes, meter)
+    if shapes is not None:
+        report["batch"]["predicted"] = predicted_costs
     given = {} if ran is None else dict(zip(compiled.program.params, ran.texts, strict=False))
     page = environment.from_string(parts["template.html"]).render(
         style=parts["style.css"],
         script=parts["script.js"],
-        report=report_of(compiled, shapes, meter),
+        report=report,
         branches=_branches(shapes or [], meter),
         unit=meter.unit,
         model=meter.model,

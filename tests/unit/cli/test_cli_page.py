@@ -276,6 +276,10 @@ def test_a_run_is_shown_beside_what_was_predicted(
     found = ran(invoke, tmp_path, "p.py", "--arg", "q=<i>why</i>?", "--stats", "s.json")
     for told in ("Measured", "Predicted", "row 0", "model steps", "seconds of load"):
         assert told in found.text, told
+    stats = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    counts, guess = stats["computed_tokens"], stats["predicted"]["computed_tokens"]
+    assert f"computed tokens{counts}{guess['least']} to {guess['most']}" in found.text
+    assert "which way is taken is not known (p.py:10)" in found.text
     places = [value for _, name, value in found.attributes if name == "title"]
     assert any(re.match(r"a: prompt tokens \d+, cached tokens \d+, made", p) for p in places)
     longer = ran(invoke, tmp_path, "p.py", "--arg", "q=" + 100 * "why? ")
@@ -316,6 +320,7 @@ def test_a_batch_is_shown_as_a_prefix_tree(invoke: Invoke, write: Write) -> None
     write("rows.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
     found = page(invoke, "p.py", "--batch", "rows.jsonl", "--model", "fake")
     assert "6 rows of 1 shape" in found.text
+    assert "Predicted as far as is known, with an empty cache" in found.text
     shared = len("A question that all rows share: ")
     assert f"share {shared} bytes; then they differ in q" in re.sub(r"\s+", " ", found.text)
     gauges = re.findall(r"(\d+) \u00d7 (\d+) row", found.text)
@@ -364,9 +369,10 @@ def decided(s: State) -> None:
     if f["slower"] == "x":
         s += lmc.gen("a", max_tokens=2)
         return
-    for n, g in enumerate(s.fork(2)):
+    for n, g in enumerate(forks := s.fork(2)):
         g += f" Otherwise {n} "
         g += lmc.gen("b", max_tokens=3)
+    forks.join()
 
 
 def test_nothing_behind_an_if_begins_before_it_is_decided() -> None:
