@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -46,6 +46,7 @@ class Spelling:
     first: npt.NDArray[np.int32]
     later: npt.NDArray[np.int32]
     below: tuple[int, ...]
+    _ways: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict, compare=False)
 
     def step(self, node: int, byte: int) -> int:
         """Where `byte` leads from `node`."""
@@ -55,14 +56,24 @@ class Spelling:
 
     def bytes_of(self, node: int, classes: int) -> int:
         """The bytes that lead on from `node` to a character of these classes, a bit for each."""
-        targets = self.later[node] if node else self.first
+        ways = self._ways.get(node)
+        if ways is None:
+            ways = self._ways[node] = self._ways_of(node)
         found = 0
+        for below, bytes_there in ways:
+            if below & classes:
+                found |= bytes_there
+        return found
+
+    def _ways_of(self, node: int) -> tuple[tuple[int, int], ...]:
+        """The sets of classes to which bytes lead on from `node`, and by which bytes each."""
+        targets = self.later[node] if node else self.first
+        ways: dict[int, int] = {}
         for byte, target in enumerate(targets.tolist()):
             if target != INVALID:
                 below = 1 << (LEAF - target) if target <= LEAF else self.below[target]
-                if below & classes:
-                    found |= 1 << (byte | 0x80 if node else byte)
-        return found
+                ways[below] = ways.get(below, 0) | 1 << (byte | 0x80 if node else byte)
+        return tuple(ways.items())
 
 
 class Alphabet:

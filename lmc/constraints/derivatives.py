@@ -49,26 +49,33 @@ class Derivatives:
             term.derived = self._derive(term)
         return term.derived
 
+    def make_wide(self, arms: int, most: int) -> None:
+        """Make the derivatives of the unions of at least so many arms now, not inside a mask.
+
+        Args:
+            most: arms of all of them; when there are so many, the rest is left for later.
+        """
+        while new := [t for t in self.arena.unions(arms) if t.derived is None]:
+            for term in new:
+                if (most := most - len(term.args)) < 0:
+                    return
+                self.moves(term)
+
     def _derive(self, term: Term) -> Moves:
         match term.kind:
-            case Kind.EMPTY | Kind.EPS | Kind.MARK:
-                return ()
-            case Kind.ALL:
-                return ((self.arena.alphabet.full, term),)
-            case Kind.CHARS:
-                return ((term.args[0], self.arena.eps),)
-            case Kind.WORD:
-                return ((term.args[0], self.arena.letters(term.args[1:])),)
             case Kind.CAT:
                 return self._derive_chain(term)
+            case Kind.ALT:
+                return self._union([move for t in term.args for move in self.moves(t)])
             case Kind.REP:
                 item, low, high = term.args
                 rest = self.arena.rep(
                     item, max(low - 1, 0), high if high == UNBOUNDED else high - 1
                 )
                 return tuple((m, self.arena.cat(t, rest)) for m, t in self.moves(item))
-            case Kind.ALT:
-                return self._union([move for t in term.args for move in self.moves(t)])
+            case Kind.VAR:
+                assert term.body is not None, "a name was used before its term was said"
+                return self.moves(term.body)
             case Kind.AND:
                 first, *others = sorted(term.args, key=lambda t: len(self.moves(t)))
                 found = list(self.moves(first))
@@ -81,6 +88,10 @@ class Derivatives:
                         if (common := m & n)
                     ]
                 return self._same_targets(found)
+            case Kind.CHARS:
+                return ((term.args[0], self.arena.eps),)
+            case Kind.WORD:
+                return ((term.args[0], self.arena.letters(term.args[1:])),)
             case Kind.NOT:
                 left, found = self.arena.alphabet.full, []
                 for mask, t in self.moves(term.args[0]):
@@ -89,9 +100,10 @@ class Derivatives:
                 if left:
                     found.append((left, self.arena.all))
                 return self._same_targets(found)
-            case Kind.VAR:
-                assert term.body is not None, "a name was used before its term was said"
-                return self.moves(term.body)
+            case Kind.ALL:
+                return ((self.arena.alphabet.full, term),)
+            case Kind.EMPTY | Kind.EPS | Kind.MARK:
+                return ()
             case Kind.CLOSED:
                 return self._derive_closed(term)
             case _:
@@ -138,6 +150,12 @@ class Derivatives:
 
     def _derive_chain(self, term: Term) -> Moves:
         # Along the chain in a loop: hundreds of optional parts in a row must not recurse.
+        arena = self.arena
+        head, tail = term.args
+        if head.kind == Kind.WORD:
+            return ((head.args[0], arena.link(arena.letters(head.args[1:]), tail)),)
+        if head.kind == Kind.CHARS:
+            return ((head.args[0], arena.cat(arena.eps, tail)),)
         found: list[tuple[int, Term]] = []
         parts = 0
         while True:

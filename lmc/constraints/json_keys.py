@@ -133,11 +133,14 @@ class _Quotes:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._tokens = vocabulary.trie.tokens
         self._texts = [vocabulary.token_bytes[t] or b"" for t in self._tokens.tolist()]  # sorted
+        self._longest = max(map(len, self._texts), default=0)
+        self._spelled: dict[bytes, list[int]] = {}
         self._whole: dict[bytes, list[int]] = {}
         self._begun: dict[bytes, list[int]] = {}
         self._of_key: dict[bytes, frozenset[int]] = {}
         self._suspects: dict[tuple[frozenset[bytes], bytes | None], npt.NDArray[np.int32]] = {}
         for token, text in zip(self._tokens.tolist(), self._texts, strict=True):
+            self._spelled.setdefault(text, []).append(token)
             if b'"' in text:
                 _, *parts = text.split(b'"')
                 for part in parts[:-1]:
@@ -175,12 +178,8 @@ class _Quotes:
 
     def _along(self, rest: bytes) -> Iterator[int]:
         """The tokens that are a beginning of `rest` and a quotation mark, or begin with it."""
-        for size in range(1, len(rest) + 1):
-            low = bisect_left(self._texts, rest[:size])
-            high = low
-            while high < len(self._texts) and self._texts[high] == rest[:size]:
-                high += 1
-            yield from self._tokens[low:high].tolist()
+        for size in range(1, min(len(rest), self._longest) + 1):
+            yield from self._spelled.get(rest[:size], ())
         low = bisect_left(self._texts, rest + b'"')
         high = bisect_left(self._texts, rest + bytes((_QUOTE + 1,)), low)
         yield from self._tokens[low:high].tolist()

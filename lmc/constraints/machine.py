@@ -38,6 +38,8 @@ UNKNOWN = -2
 _WIDE_LOOP = 12  # bytes; of fewer characters so few tokens are made that a walk is as fast
 FAR = 256  # bytes; hardly any vocabulary has longer tokens
 _MOST_AT_ONCE = 6_000  # terms that are made with a machine; more are made when met
+_WIDE_UNION = 24  # arms; what follows such unions is made with a machine too
+_MOST_ARMS = 250  # of them
 _MOST_SEARCHED = 200_000  # states looked at to find out whether anything can match
 
 
@@ -83,6 +85,8 @@ class Machine:
         self._indices: dict[int, npt.NDArray[np.int64]] = {}
         self.start = self._number(first) * self.nodes if self._is_live(first) else None
         self._derivatives.arena.make_bodies(_MOST_AT_ONCE)
+        if self.start is not None:
+            self._derivatives.make_wide(_WIDE_UNION, _MOST_ARMS)
 
     def __del__(self) -> None:
         if hasattr(self, "_derivatives"):

@@ -142,6 +142,10 @@ class Arena:
                 if isinstance(term, _Rule) and len(self._made) < most:
                     _ = term.body
 
+    def unions(self, arms: int) -> list[Term]:
+        """The unions made so far that have at least so many arms."""
+        return [t for t in self._made.values() if t.kind == Kind.ALT and len(t.args) >= arms]
+
     def dissolve(self) -> None:
         """Take its terms apart, which hold each other: so that they go without a collection.
 
@@ -227,7 +231,7 @@ class Arena:
                 break
             masks, tail = masks[:-1], self.cat(joined, rest)
         for end in range(len(masks), 0, -_LONGEST_WORD):
-            tail = self._chain(self.letters(masks[max(0, end - _LONGEST_WORD) : end]), tail)
+            tail = self.link(self.letters(masks[max(0, end - _LONGEST_WORD) : end]), tail)
         return tail
 
     def cat(self, head: Term, tail: Term) -> Term:
@@ -269,14 +273,14 @@ class Arena:
             ):
                 joined = self._joined(head, item)
                 assert joined is not None, "a counter takes in another item"
-                return self.cat(joined, self._chain(self.letters(first.args[1:]), rest))
+                return self.cat(joined, self.link(self.letters(first.args[1:]), rest))
         elif tail.kind == Kind.CAT and (joined := self._joined(head, tail.args[0])):
             return self.cat(joined, tail.args[1])
         elif joined := self._joined(head, tail):
             return joined
-        return self._chain(head, tail)
+        return self.link(head, tail)
 
-    def _chain(self, head: Term, tail: Term) -> Term:
+    def link(self, head: Term, tail: Term) -> Term:
         """`head`, then `tail`, which have nothing to do with each other."""
         if tail.kind == Kind.EPS:
             return head
@@ -431,7 +435,7 @@ class Arena:
                 continue
             size = _common([masks for masks, _, _ in group])
             tails = [
-                self._chain(self.letters(masks[size:]), tail) if len(masks) > size else tail
+                self.link(self.letters(masks[size:]), tail) if len(masks) > size else tail
                 for masks, tail, _ in group
             ]
             found[self.word((mask, *group[0][0][:size]), self._later(tails))] = None
@@ -494,8 +498,9 @@ class Arena:
                 return self.empty
             if None not in texts and not any(t.open for t in members):
                 return self.eps
-        if any(t.kind == Kind.NOT and t.args[0] in members for t in members):
-            return self.empty
+        for term in members:
+            if term.kind == Kind.NOT and term.args[0] in members:
+                return self.empty
         if any(t.empty_text is False for t in members):
             # That there is one item at least is said already.
             for term in [t for t in members if t.kind == Kind.REP and t.args[1] == 1]:
@@ -505,9 +510,10 @@ class Arena:
                     if wider.kind != Kind.ALL:
                         members[wider] = None
         # Of counters of the same items the narrowest says it all.
-        wide = [t for t in members if any(_includes(t, other) for other in members)]
-        for term in wide:
-            del members[term]
+        counters = [t for t in members if (t.args[1] if t.kind == Kind.CAT else t).kind == Kind.REP]
+        if len(counters) > 1:
+            for term in [t for t in counters if any(_includes(t, o) for o in counters)]:
+                del members[term]
         if len(members) == 1:
             return next(iter(members))
         args = tuple(sorted(members, key=lambda t: t.number))

@@ -207,3 +207,18 @@ def test_a_counter_allows_the_shortest_text_or_it_does_not(high: int) -> None:
     short = arena.both((member, arena.rep(arena.chars(ALPHABET.full), 0, high)))
     widening = Widening(derivatives, lambda t: True, 256)
     assert widening.fits(short) is (high >= 5)
+
+
+def test_what_follows_wide_unions_is_made_up_to_so_many_arms() -> None:
+    derivatives = Derivatives(Arena(ALPHABET))
+    arena = derivatives.arena
+    texts = ["".join(t) for t in itertools.product(CHARS, repeat=3)]
+    loops = [arena.rep(term_of(arena, ("text", "a" + t)), 1, UNBOUNDED) for t in texts]
+    union = arena.alt(loops)
+    assert union.kind == Kind.ALT
+    derivatives.make_wide(2, len(union.args) - 1)
+    assert union.derived is None
+    derivatives.make_wide(len(union.args) + 1, 1000)
+    assert union.derived is None
+    derivatives.make_wide(2, 1000)
+    assert all(t.derived is not None for t in arena.unions(2))
