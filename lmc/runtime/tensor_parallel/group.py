@@ -73,7 +73,7 @@ class TorchGroup:
         self._on_gpu = device.type == "cuda"
         # two numbers have one sum, in whichever order they are added
         self._in_order = not self._on_gpu or (exact and shard.size > 2)
-        store = dist.FileStore(str(meeting), shard.size)
+        store = dist.PrefixStore("lmc", dist.FileStore(str(meeting), shard.size))
         self._backend: Any = _nccl(store, shard) if self._on_gpu else _gloo(store, shard)
         if self.least(shard.rank) != 0:
             raise RuntimeError("the group does not add up")
@@ -132,6 +132,7 @@ def _nccl(store: Any, shard: Shard) -> Any:  # noqa: ANN401
     with _environment(_QUIET):
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = PATIENCE
+        options.global_ranks_in_group = list(range(shard.size))
         return dist.ProcessGroupNCCL(store, shard.rank, shard.size, options)
 
 

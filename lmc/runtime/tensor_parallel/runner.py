@@ -82,10 +82,13 @@ class ParallelRunner:
         """End the other processes and free all memory; the runner cannot be used afterwards."""
         if not self._closed:
             self._closed = True
+            lost = self._workers.failed
             self._workers.close()
-            self._own.close()
-            self._group.abort()
             shutil.rmtree(self._folder, ignore_errors=True)
+            # a device that read another's memory as that went is of no use any more
+            with contextlib.suppress(*([Exception] if lost else [])):
+                self._own.close()
+            self._group.abort()
 
 
 class ParallelDeviceRunner(ParallelRunner):

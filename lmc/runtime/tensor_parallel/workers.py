@@ -148,6 +148,11 @@ class Workers:
             call()
 
     @property
+    def failed(self) -> bool:
+        """Whether something has happened to a worker."""
+        return self._problem is not None
+
+    @property
     def closed(self) -> bool:
         """Whether all have ended by `close`."""
         return self._closing

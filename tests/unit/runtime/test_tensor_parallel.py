@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import threading
@@ -327,31 +326,45 @@ def test_refusals(folder: Path) -> None:
         lmc.Engine("fake", tensor_parallel=2)
 
 
+two_devices = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+
+
+def on_devices(folder: Path, size: int, *, deterministic: bool = False) -> lmc.Engine:
+    return lmc.Engine(
+        str(folder), device="cuda", dtype="float32", kv_tokens=20 * POOL, max_batch_tokens=256,
+        tensor_parallel=size, deterministic=deterministic,
+    )  # fmt: skip
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@two_devices
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_model_on_two_devices(folder: Path, deterministic: bool) -> None:
-    """In float32 the texts are those of one; then a process is killed in the middle."""
     results = []
     for size in (1, 2):
-        with lmc.Engine(
-            str(folder), device="cuda", dtype="float32", kv_tokens=20 * POOL,
-            max_batch_tokens=512, tensor_parallel=size, deterministic=deterministic,
-        ) as one:  # fmt: skip
+        with on_devices(folder, size, deterministic=deterministic) as one:
             results.append([r.variables for r in review.run_batch(ROWS, engine=one, seed=3)])
-            if size == 2:
-                if deterministic:
-                    one.forget()
-                    eager = review.run_batch(ROWS, engine=one, seed=3, eager=True)
-                    assert [r.variables for r in eager] == results[-1]
-                runner: Any = one._runner
-                (process,) = runner._workers._processes.values()
-                killer = threading.Timer(0.2, os.kill, (process.pid, signal.SIGKILL))
-                killer.start()
-                lost = itertools.chain.from_iterable(
-                    one.generate(["On and on"] * 8, 400, ignore_eos=True) for _ in range(40)
-                )
-                errors = [str(r.error) for r in lost if r.error is not None]
-                assert errors
-                assert all("ended by the signal SIGKILL" in error for error in errors)
+            if deterministic:
+                one.forget()
+                eager = review.run_batch(ROWS, engine=one, seed=3, eager=True)
+                assert [r.variables for r in eager] == results[-1]
     assert results[0] == results[1]
+
+
+@pytest.mark.gpu
+@two_devices
+def test_a_device_is_lost(folder: Path) -> None:
+    """The last one: a device that waits for another that is gone may be of no use afterwards."""
+    with on_devices(folder, 2) as engine:
+        runner: Any = engine._runner
+        (process,) = runner._workers._processes.values()
+        killer = threading.Timer(0.5, os.kill, (process.pid, signal.SIGKILL))
+        killer.start()
+        errors = []
+        for _ in range(200):
+            given = engine.generate(["On and on"] * 8, 400, ignore_eos=True)
+            errors += [str(one.error) for one in given if one.error is not None]
+            if errors:
+                break
+        assert errors
+        assert all("was ended by the signal SIGKILL" in error for error in errors)
