@@ -8,7 +8,8 @@ Not here    who computes (`runner`), how tokens are drawn (`sampler`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +34,8 @@ __all__ = [
     "next_batch",
     "to_host",
 ]
+
+POLL = 2e-5  # seconds between two looks at a device that may wait for another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +114,43 @@ class Wanted:
 
 @dataclass(slots=True)
 class Answer:
-    """Copies on their way to the host: int32 bits of tokens, log-probabilities, normalizers."""
+    """Copies on their way to the host: int32 bits of tokens, log-probabilities, normalizers.
+
+    If the device computes with others, `lost` says whether one of them is gone.
+    """
 
     numbers: Tensor
     scores: Tensor | None
     ready: torch.cuda.Event | None
+    lost: Callable[[], bool] | None = None
 
     def wait(self) -> None:
-        if self.ready is not None:
+        """Wait for the device.
+
+        Raises:
+            RunError: it may wait for another one for ever.
+        """
+        if self.ready is None:
+            return
+        if self.lost is None:
             self.ready.synchronize()
+            return
+        while not self.ready.query():  # type: ignore[no-untyped-call]
+            if self.lost():
+                raise RunError("another process of the model is gone")
+            time.sleep(POLL)
 
 
-def to_host(drawn: list[Drawn], scores: list[Tensor], device: torch.device) -> Answer:
-    """Begin to copy what was drawn and scored."""
+def to_host(
+    drawn: list[Drawn],
+    scores: list[Tensor],
+    device: torch.device,
+    lost: Callable[[], bool] | None = None,
+) -> Answer:
+    """Begin to copy what was drawn and scored; for `lost` see `Answer`."""
     if not drawn:
         nothing = torch.empty(3, 0, dtype=torch.int32)
-        return Answer(nothing, None, _event() if device.type == "cuda" else None)
+        return Answer(nothing, None, _event() if device.type == "cuda" else None, lost)
     rows = [
         torch.cat([d.tokens for d in drawn]),
         torch.cat([d.logprobs for d in drawn]).view(torch.int32),
@@ -142,7 +166,7 @@ def to_host(drawn: list[Drawn], scores: list[Tensor], device: torch.device) -> A
     if asked is not None:
         held_scores = torch.empty(asked.shape, dtype=torch.float32, pin_memory=True)
         held_scores.copy_(asked, non_blocking=True)
-    return Answer(held, held_scores, _event())
+    return Answer(held, held_scores, _event(), lost)
 
 
 def _event() -> torch.cuda.Event:

@@ -293,7 +293,8 @@ class CudaRunner:
                 greatest(logits[row], drawn[-1].normalizers[row], batch.segments[i].top)
                 for row, i in wanted.with_top(batch, at, at + rows.count)
             ]
-        pending = Pending(batch, wanted, to_host(drawn, scores, self.device), tops)
+        lost = None if self._group is None else self._group.lost
+        pending = Pending(batch, wanted, to_host(drawn, scores, self.device, lost), tops)
         return pending, torch.cat([one.tokens for one in drawn]) if drawn else None
 
     def _launch_beside(
@@ -383,7 +384,7 @@ class CudaRunner:
         current.wait_stream(aside)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # other ranks' connections are watched by threads, which may ask the device meanwhile
+        # with other ranks there are other threads, which may ask the device meanwhile
         mode = "global" if self._group is None else "thread_local"
         with torch.cuda.graph(graph, pool=self._memory_pool, capture_error_mode=mode):
             compute()

@@ -1,17 +1,19 @@
-"""What the ranks tell each other while they compute, through torch.distributed.
+"""What the ranks tell each other while they compute: gloo on the CPU, NCCL on CUDA devices.
 
-Owns        the group's connections. It is no default process group: a program may have its own.
+Owns        the group's connections. It is no default process group of torch: a program may have
+            its own.
 Promises    sums on the CPU, and with `exact` everywhere, are added in the order of the ranks, so
             that a row's result does not depend on the rows beside it. If a rank is gone, calls on
-            the CPU raise; on CUDA devices they wait until `abort`.
+            the CPU raise; on devices, who waits asks `lost`.
 Costs       two sums a layer, of (rows, hidden) numbers; one collection of logits a step.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.distributed
 
-from lmc.errors import UsageError
+from lmc.errors import RunError, UsageError
+from lmc.runtime.tensor_parallel.nccl import Communicator, new_meeting
 from lmc.runtime.tensor_parallel.shards import Shard
 
 if TYPE_CHECKING:
@@ -28,13 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["Group", "TorchGroup"]
 
 dist: Any = torch.distributed  # its types leave out what is needed here
-c10d: Any = dist.distributed_c10d
+c10d: Any = getattr(dist, "distributed_c10d", None)  # is not there without distributed parts
 
 PATIENCE = timedelta(minutes=5)  # with a rank that is there and does not answer
-_QUIET = {  # NCCL's own watchers end the whole process when a peer is gone
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-}
+GRACE = 1.0  # seconds for a thread to notice that a rank is lost, and to leave the group alone
 
 
 class Group(Protocol):
@@ -54,98 +54,118 @@ class Group(Protocol):
     def least(self, number: int) -> int:
         """The least number that a rank has."""
 
+    def lost(self) -> bool:
+        """Whether another rank is known to be gone, so that there is nothing to wait for."""
+
 
 class TorchGroup:
-    """A `Group` by gloo on the CPU, by NCCL on CUDA devices; made by all ranks at once.
+    """A `Group` of processes; made by all at once.
 
     Args:
         meeting: a file that all ranks can write; it need not be there.
-        device: that the tensors are on.
+        device: that the tensors are on; a CUDA device is the current one.
         exact: results do not depend on the number of rows, bit by bit; slower for many ranks.
+        lost: whether another rank is known to be gone.
 
     Raises:
-        RuntimeError: the others do not come.
+        RunError, RuntimeError: the others do not come.
+        UsageError: this torch cannot do it.
     """
 
-    def __init__(self, shard: Shard, meeting: Path, device: torch.device, *, exact: bool) -> None:
-        self.shard = shard
-        self._device = device
-        self._on_gpu = device.type == "cuda"
+    def __init__(
+        self,
+        shard: Shard,
+        meeting: Path,
+        device: torch.device,
+        *,
+        exact: bool,
+        lost: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.shard, self.lost, self._device = shard, lost, device
+        self.ended = threading.Event()
+        if not dist.is_available() or not dist.is_gloo_available():
+            raise UsageError(
+                "this torch cannot let processes compute together", hint="install another one"
+            )
+        on_gpu = device.type == "cuda"
         # two numbers have one sum, in whichever order they are added
-        self._in_order = not self._on_gpu or (exact and shard.size > 2)
+        self._in_order = not on_gpu or (exact and shard.size > 2)
         store = dist.PrefixStore("lmc", dist.FileStore(str(meeting), shard.size))
-        self._backend: Any = _nccl(store, shard) if self._on_gpu else _gloo(store, shard)
-        if self.least(shard.rank) != 0:
-            raise RuntimeError("the group does not add up")
+        store.set_timeout(PATIENCE)
+        self._nccl = self._meet(store) if on_gpu else None
+        self._gloo: Any = None if on_gpu else _gloo(store, shard)
+        self.least(0)  # makes the connections
+
+    def _meet(self, store: Any) -> Communicator:  # noqa: ANN401 - torch has no types here
+        """A communicator of all ranks; given up if one is lost meanwhile."""
+        found: list[Communicator | BaseException] = []
+        shard = self.shard
+
+        def meet() -> None:
+            try:
+                torch.cuda.set_device(self._device)
+                if shard.rank == 0:
+                    store.set("nccl", new_meeting().hex())
+                meeting = bytes.fromhex(store.get("nccl").decode())
+                found.append(Communicator(meeting, shard.rank, shard.size))
+            except BaseException as error:
+                found.append(error)
+
+        threading.Thread(target=meet, daemon=True).start()
+        end = time.monotonic() + PATIENCE.total_seconds()
+        while not found:
+            if self.lost() or time.monotonic() > end:
+                raise RunError("the processes of the model do not find each other")
+            time.sleep(0.01)
+        if isinstance(found[0], BaseException):
+            raise found[0]
+        return found[0]
 
     def add_up(self, x: Tensor) -> None:
-        if self._in_order:
-            first, *others = self.gather(x)
-            x.copy_(first)
-            for other in others:
-                x += other
+        if self._nccl is not None and not self._in_order:
+            self._nccl.add_up(x)
             return
-        options = c10d.AllreduceOptions()
-        options.asyncOp = False
-        _finish(self._backend.allreduce([x], options))
+        first, *others = self.gather(x)
+        x.copy_(first)
+        for other in others:
+            x += other
 
     def gather(self, x: Tensor) -> Tensor:
         every = torch.empty(self.shard.size, *x.shape, dtype=x.dtype, device=x.device)
-        options = c10d.AllgatherOptions()
-        options.asyncOp = False
-        _finish(self._backend._allgather_base(every.flatten(0, 1), x, options))
+        if self._nccl is not None:
+            self._nccl.gather(x, every)
+        else:
+            options = c10d.AllgatherOptions()
+            self._gloo._allgather_base(every.flatten(0, 1), x, options).wait()
         return every
 
     def share(self, x: Tensor) -> None:
-        options = c10d.BroadcastOptions()
-        options.rootRank, options.rootTensor, options.asyncOp = 0, 0, False
-        _finish(self._backend.broadcast([x], options))
+        if self._nccl is not None:
+            self._nccl.share(x)
+        else:
+            options = c10d.BroadcastOptions()
+            options.rootRank, options.rootTensor = 0, 0
+            self._gloo.broadcast([x], options).wait()
 
     def least(self, number: int) -> int:
-        numbers = self.gather(torch.tensor([number], device=self._device))
-        return int(numbers.min())
+        return int(self.gather(torch.tensor([number], device=self._device)).min())
 
-    def abort(self) -> None:
-        """Give the connections up: what waits for other ranks ends. From any thread."""
-        with contextlib.suppress(RuntimeError):  # they may be broken already
-            self._backend.abort()
+    def rank_is_lost(self) -> None:
+        """End what waits for other ranks on the device, after those who use the group have left."""
+        if self._nccl is not None:
+            time.sleep(GRACE)
+        self.end()
+
+    def end(self) -> None:
+        """Give the connections up; nobody uses them any more."""
+        if self._nccl is not None and not self.ended.is_set():
+            with contextlib.suppress(RunError):  # they may be broken already
+                self._nccl.abort()
+        self.ended.set()
 
 
-def _finish(work: Any) -> None:  # noqa: ANN401 - torch's own kind of handle, or None
-    """On the CPU, wait; on a device, let what follows wait."""
-    if work is not None:
-        work.wait()
-
-
-def _gloo(store: Any, shard: Shard) -> Any:  # noqa: ANN401
-    if not dist.is_available() or not dist.is_gloo_available():
-        raise UsageError("this torch has no gloo", hint="install torch from its own package index")
+def _gloo(store: Any, shard: Shard) -> Any:  # noqa: ANN401 - torch has no types here
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     options._timeout = PATIENCE
     return dist.ProcessGroupGloo(store, shard.rank, shard.size, options)
-
-
-def _nccl(store: Any, shard: Shard) -> Any:  # noqa: ANN401
-    if not dist.is_available() or not dist.is_nccl_available():
-        raise UsageError("this torch has no NCCL", hint="install a torch with CUDA for Linux")
-    with _environment(_QUIET):
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = PATIENCE
-        options.global_ranks_in_group = list(range(shard.size))
-        return dist.ProcessGroupNCCL(store, shard.rank, shard.size, options)
-
-
-@contextlib.contextmanager
-def _environment(settings: dict[str, str]) -> Iterator[None]:
-    """Environment variables that are read in the block."""
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -82,13 +82,16 @@ class ParallelRunner:
         """End the other processes and free all memory; the runner cannot be used afterwards."""
         if not self._closed:
             self._closed = True
-            lost = self._workers.failed
+            lost = self._workers.failed()
             self._workers.close()
             shutil.rmtree(self._folder, ignore_errors=True)
-            # a device that read another's memory as that went is of no use any more
-            with contextlib.suppress(*([Exception] if lost else [])):
+            if not lost:
                 self._own.close()
-            self._group.abort()
+                self._group.end()
+            elif self._group.ended.wait(PATIENCE):  # or the device waits for ever: leave it alone
+                # one that read another's memory as that went is of no use any more, and says so
+                with contextlib.suppress(Exception):
+                    self._own.close()
 
 
 class ParallelDeviceRunner(ParallelRunner):
@@ -116,7 +119,10 @@ class _Flight:
     runner: ParallelDeviceRunner
 
     def ready(self) -> bool:
-        return self.own.ready()
+        try:
+            return self.runner._workers.failed() or self.own.ready()
+        except RuntimeError:  # of the device: `outcome` says what it means
+            return True
 
     def outcome(self) -> Outcome:
         with self.runner._together():
@@ -182,8 +188,10 @@ def _first(task: Task, workers: Workers, folder: Path) -> ParallelRunner:
     device = torch.device(spec.device)
     weights = held_weights(spec, task.config, task.shard)
     workers.wait_for(LOADED)
-    group = TorchGroup(task.shard, task.meeting, device, exact=spec.deterministic)
-    workers.on_problem(group.abort)
+    group = TorchGroup(
+        task.shard, task.meeting, device, exact=spec.deterministic, lost=workers.failed
+    )
+    workers.on_problem(group.rank_is_lost)
     own = make_runner(spec, task.shard.config(task.config), weights, group)
     workers.wait_for(READY)
     kind = ParallelDeviceRunner if hasattr(own, "start") else ParallelRunner

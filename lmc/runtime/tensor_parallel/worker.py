@@ -1,12 +1,13 @@
 """A process that computes one part of a model: `python -m lmc.runtime.tensor_parallel.worker FD`.
 
 Owns        a runner for its part.
-Promises    it ends when the first process closes the socket, at the latest ten seconds later,
+Promises    it ends when the first process closes the socket, at the latest three seconds later,
             whatever it waits for. It prints nothing; an error is told to the first process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "spec_of_rank"]
 
-LAST_SECONDS = 10.0  # for the step that is under way
+LAST_SECONDS = 3.0  # for the step that is under way
 
 
 def spec_of_rank(spec: RunnerSpec, shard: Shard) -> RunnerSpec:
@@ -53,7 +54,8 @@ def main(descriptor: int) -> None:
     try:
         _serve(task, connection, messages)
     except Exception as error:  # whatever it is, the first process must hear of it
-        connection.send_bytes(pickle.dumps(as_problem(error, task.shard)))
+        with contextlib.suppress(OSError):  # unless that is what happened: it is gone
+            connection.send_bytes(pickle.dumps(as_problem(error, task.shard)))
         os._exit(1)
     os._exit(0)  # libraries that wait for other ranks when they are taken down are left alone
 

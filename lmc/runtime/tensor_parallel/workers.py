@@ -147,7 +147,6 @@ class Workers:
         if self._problem is not None:
             call()
 
-    @property
     def failed(self) -> bool:
         """Whether something has happened to a worker."""
         return self._problem is not None

@@ -51,6 +51,9 @@ class ThreadGroup:
     def least(self, number: int) -> int:
         return int(self.gather(torch.tensor([number])).min())
 
+    def lost(self) -> bool:
+        return False
+
 
 def together(size: int, work: Callable[[ThreadGroup], Given]) -> list[Given]:
     """What each rank's `work` gives; an error of one is raised."""

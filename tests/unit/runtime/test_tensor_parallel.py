@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -23,9 +24,11 @@ from lmc.runtime import weights as weights_module
 from lmc.runtime.config import ModelConfig
 from lmc.runtime.model_runner import ModelRunner
 from lmc.runtime.request import Outcome, Sampling, Segment, Step
+from lmc.runtime.runners import RunnerSpec, read_config
 from lmc.runtime.store import ModelFiles
 from lmc.runtime.tensor_parallel.shards import Shard, check_divisible
 from lmc.runtime.tensor_parallel.wire import pack_step, unpack_step
+from lmc.runtime.tensor_parallel.workers import LOADED, Task, Workers
 from lmc.runtime.weights import load_weights, weight_shapes
 from tests.unit.runtime.lockstep import ThreadGroup, together
 from tests.unit.runtime.random_models import (
@@ -314,6 +317,21 @@ def test_what_a_process_cannot_do_is_said(folder: Path, tmp_path: Path) -> None:
             (broken / file.name).write_bytes(file.read_bytes())
     with pytest.raises(ModelError, match=r"has no model\.safetensors"):
         engine(broken, 2)
+
+
+def test_a_process_ends_when_the_first_one_is_gone(folder: Path, tmp_path: Path) -> None:
+    """Whatever it waits for: here, for the first one to meet it."""
+    spec = RunnerSpec(ModelFiles("tiny", "hf", folder), "torch", "cpu", "float32", POOL)
+    task = Task(spec, read_config(spec.files), Shard(1, 2), tmp_path / "meeting")
+    workers = Workers([task])
+    workers.wait_for(LOADED)
+    (process,), (connection,) = workers._processes.values(), workers._connections.values()
+    assert process.poll() is None
+    workers._closing = True
+    with socket.socket(fileno=os.dup(connection.fileno())) as ours:
+        ours.shutdown(socket.SHUT_RDWR)
+    assert process.wait(20) in (0, 1)
+    workers.close()
 
 
 def test_refusals(folder: Path) -> None:
