@@ -36,7 +36,7 @@ def check_divisible(config: ModelConfig, size: int) -> None:
     )
     if fits:
         return
-    able = [n for n in range(1, size) if _divides(config, n)]
+    able = [n for n in range(1, config.heads + 1) if _divides(config, n)]
     raise UsageError(
         f"a model with {config.heads} heads, {config.kv_heads} key-value heads and "
         f"{config.intermediate_size} inner columns cannot be divided among {size} processes",

@@ -113,6 +113,11 @@ def test_eager_runs_the_function_once(invoke: Invoke, write: Write) -> None:
         assert invoke(*run, "--eager").stderr.count("ran") == 1
 
 
+def test_the_fake_model_is_not_divided(invoke: Invoke, program: str) -> None:
+    result = invoke("run", program, "--model", "fake", "--tensor-parallel", "2", code=2)
+    assert "the fake model cannot be divided" in result.stderr
+
+
 def test_the_seed_decides_the_draws(invoke: Invoke, program: str) -> None:
     drawn = [run_json(invoke, program, "--seed", seed)["variables"]["b"] for seed in "0123"]
     assert drawn[0] == run_json(invoke, program)["variables"]["b"]

@@ -86,7 +86,7 @@ def test_parts_make_up_the_whole(variant: str, size: int) -> None:
 def test_what_cannot_be_divided_is_refused() -> None:
     config = VARIANTS["llama"]  # 6 heads, 2 key-value heads, 160 columns
     check_divisible(config, 2)
-    for size, able in ((3, "1 or 2"), (4, "1 or 2"), (6, "1 or 2")):
+    for size, able in ((3, "1 or 2"), (4, "1 or 2"), (12, "1 or 2")):
         with pytest.raises(UsageError, match=f"among {size} processes") as caught:
             check_divisible(config, size)
         assert caught.value.hint == f"tensor_parallel may be {able}"
