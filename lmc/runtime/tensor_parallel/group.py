@@ -82,7 +82,6 @@ class TorchGroup:
         lost: Callable[[], bool] = lambda: False,
     ) -> None:
         self.shard, self.lost, self._device = shard, lost, device
-        self.ended = threading.Event()
         if not dist.is_available() or not dist.is_gloo_available():
             raise UsageError(
                 "this torch cannot let processes compute together", hint="install another one"
@@ -151,17 +150,19 @@ class TorchGroup:
         return int(self.gather(torch.tensor([number], device=self._device)).min())
 
     def rank_is_lost(self) -> None:
-        """End what waits for other ranks on the device, after those who use the group have left."""
+        """End what waits for other ranks on the device, after those who use the group have left.
+
+        It may not return: NCCL waits until graphs with its kernels are taken down.
+        """
         if self._nccl is not None:
             time.sleep(GRACE)
-        self.end()
+            self.end()
 
     def end(self) -> None:
         """Give the connections up; nobody uses them any more."""
-        if self._nccl is not None and not self.ended.is_set():
+        if self._nccl is not None:
             with contextlib.suppress(RunError):  # they may be broken already
                 self._nccl.abort()
-        self.ended.set()
 
 
 def _gloo(store: Any, shard: Shard) -> Any:  # noqa: ANN401 - torch has no types here

@@ -1,8 +1,8 @@
 """NCCL, called directly: sums and collections in the device's own queue, and nothing beside them.
 
-torch's process group for NCCL has threads that watch it, end the process when a peer is gone, and
-take the interpreter's lock when they are taken down. A communicator that is called from here has
-none of this; torch brings the library.
+torch's process group for NCCL has threads that watch it and end the process when a peer is gone,
+and processes hung when it was taken down. A communicator that is called from here has none of this;
+torch brings the library.
 
 Promises    a call puts work into the current stream and returns, so it can be captured in a graph.
             `abort` ends what waits for other ranks.

@@ -12,6 +12,7 @@ Costs       see `group` and `workers`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -88,10 +89,12 @@ class ParallelRunner:
             if not lost:
                 self._own.close()
                 self._group.end()
-            elif self._group.ended.wait(PATIENCE):  # or the device waits for ever: leave it alone
-                # one that read another's memory as that went is of no use any more, and says so
-                with contextlib.suppress(Exception):
-                    self._own.close()
+            elif isinstance(self, ParallelDeviceRunner):
+                # Graphs whose kernels wait for a rank that is gone cannot be taken down: not here,
+                # and not when the interpreter ends. The process's end frees the device.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._own))
+            else:
+                self._own.close()
 
 
 class ParallelDeviceRunner(ParallelRunner):

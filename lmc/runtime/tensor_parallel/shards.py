@@ -29,12 +29,7 @@ def check_divisible(config: ModelConfig, size: int) -> None:
         UsageError: the number does not divide the heads or the inner columns, or neither divides
             the key-value heads nor is a multiple of them.
     """
-    fits = (
-        config.heads % size == 0
-        and config.intermediate_size % size == 0
-        and (config.kv_heads % size == 0 or size % config.kv_heads == 0)
-    )
-    if fits:
+    if _divides(config, size):
         return
     able = [n for n in range(1, config.heads + 1) if _divides(config, n)]
     raise UsageError(
@@ -45,11 +40,11 @@ def check_divisible(config: ModelConfig, size: int) -> None:
 
 
 def _divides(config: ModelConfig, size: int) -> bool:
-    try:
-        check_divisible(config, size)
-    except UsageError:
-        return False
-    return True
+    return (
+        config.heads % size == 0
+        and config.intermediate_size % size == 0
+        and (config.kv_heads % size == 0 or size % config.kv_heads == 0)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,7 @@ class Workers:
         self._fail(
             RunError(
                 f"process {rank} {self._sizes} of the model was ended {how}",
-                hint="the engine cannot go on: make a new one",
+                hint="the engine cannot go on; on GPUs, start the program anew",
             )
         )
 

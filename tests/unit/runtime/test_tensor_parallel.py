@@ -372,7 +372,7 @@ def test_a_model_on_two_devices(folder: Path, deterministic: bool) -> None:
 @pytest.mark.gpu
 @two_devices
 def test_a_device_is_lost(folder: Path) -> None:
-    """The last one: a device that waits for another that is gone may be of no use afterwards."""
+    """The last one: the first device's memory is not freed before the process ends."""
     with on_devices(folder, 2) as engine:
         runner: Any = engine._runner
         (process,) = runner._workers._processes.values()
