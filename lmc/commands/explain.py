@@ -116,9 +116,10 @@ def _compiled(report: dict[str, Any]) -> Iterator[str]:
     else:
         ends = report["resumes"]
         yield f"compiled: {ways - len(ends)} of {ways} ways; the others go on eagerly from"
-        for end in ends:
-            yield f"  {end['at'] or 'an unknown line'}: {end['reason']}"
-            yield f"    to compile it: {end['advice']}"
+        told = Counter((end["at"], end["reason"], end["advice"]) for end in ends)
+        for (at, reason, advice), count in told.items():
+            yield f"  {at or 'an unknown line'}: {reason}" + f" ({count} ways)" * (count > 1)
+            yield f"    to compile it: {advice}"
     yield f"  model calls a row: {_range(report['model_calls'])}"
     yield f"  tokens generated a row: at most {report['most_generated_tokens']}"
     yield (

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
+from lmc.cli import app
 from lmc.commands.counting import CHARACTERS
 from lmc.commands.page import page_of
 from lmc.commands.source import load_program
@@ -171,3 +173,20 @@ def test_what_a_program_says_is_not_run(opened: Open, tmp_path: Path) -> None:
     page = opened(path=out)
     assert page.title() == "p · lmc"
     assert "</script><script>" in page.locator(".tree").inner_text()
+
+
+def test_the_page_of_a_run(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "run.html"
+    rows.write_text('{"document": "Adana is a city."}\n{"document": "Bergen, too."}\n', "utf-8")
+    run = ["run", "examples/json_extract.py:card", "--model", "fake", "--batch", str(rows)]
+    done = CliRunner().invoke(app, [*run, "-o", str(tmp_path / "out"), "--report", str(out)])
+    assert done.exit_code == 0, done.stderr
+    page = opened(PHONE, path=out)
+    for part in ("#batch .tree li", "#time .bar.gen", "#run table", "#constraints svg.automaton"):
+        assert page.locator(part).first.is_visible(), part
+    needed, there = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert needed <= there
+    bar = page.locator("#time .bar.gen").first
+    bar.focus()
+    assert page.locator(".source li.hit").count() == 1

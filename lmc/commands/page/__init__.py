@@ -97,6 +97,7 @@ def page_of(
         style=parts["style.css"],
         script=parts["script.js"],
         report=report,
+        eager=Counter((end["at"], end["reason"], end["advice"]) for end in report["resumes"]),
         branches=_branches(shapes or [], meter),
         unit=meter.unit,
         model=meter.model,

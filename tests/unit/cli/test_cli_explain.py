@@ -84,6 +84,25 @@ def test_a_program_that_ends_eagerly(invoke: Invoke, write: Write) -> None:
     assert "to compile it: " in out
 
 
+def test_ways_that_end_alike_are_told_of_once(invoke: Invoke, write: Write) -> None:
+    write(
+        "p.py",
+        """
+        import lmc
+
+        @lmc.jit
+        def p(s):
+            s += lmc.select("a", ["yes", "no"])
+            s += "Good. " if s["a"] == "yes" else "Bad. "
+            s += lmc.gen("n", 2, regex="[0-9]")
+            s += "x" * int(s["n"])
+        """,
+    )
+    out = invoke("explain", "p.py").stdout
+    assert out.count("int() of a str") == 1
+    assert "p.py:8: int() of a str that is not known yet (2 ways)" in out
+
+
 def test_levels_and_passes(invoke: Invoke, greet: str) -> None:
     assert "passes: none" in invoke("explain", greet, "-O0").stdout
     out = invoke("explain", greet, "--passes", "dce").stdout
