@@ -166,20 +166,23 @@ def start_ranks(spec: RunnerSpec, size: int) -> ParallelRunner:
         spec = replace(spec, kv_tokens=default_kv_tokens(config))
     folder = Path(tempfile.mkdtemp(prefix="lmc-ranks-"))
     workers: Workers | None = None
+    ready: ParallelRunner | None = None
     try:
         tasks = [Task(spec, config, Shard(n, size), folder / "meeting") for n in range(size)]
         workers = Workers(tasks[1:])
-        return _first(tasks[0], workers, folder)
-    except BaseException as error:
-        if workers is not None:
-            failed = not isinstance(error, LmcError | KeyboardInterrupt)
-            problem = workers.problem(PATIENCE, error) if failed else None
-            workers.close()
-            if problem is not None:
+        ready = _first(tasks[0], workers, folder)
+    except Exception as error:
+        if workers is not None and (workers.failed() or not isinstance(error, LmcError)):
+            problem = workers.problem(PATIENCE, error)  # says more than what followed from it
+            if problem is not error:
                 raise problem from error
         raise
+    else:
+        return ready
     finally:
-        if workers is None or workers.closed:
+        if ready is None:
+            if workers is not None:
+                workers.close()
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -151,11 +151,6 @@ class Workers:
         """Whether something has happened to a worker."""
         return self._problem is not None
 
-    @property
-    def closed(self) -> bool:
-        """Whether all have ended by `close`."""
-        return self._closing
-
     def close(self) -> None:
         """End all workers, and wait until they have ended."""
         self._closing = True
