@@ -28,8 +28,7 @@ def words(text):
 
 @lmc.tool(pure=True)
 def search(question: str, rank: int) -> str:
-    ranked = sorted(NOTES, key=lambda note: -len(words(note) & words(question)))
-    return ranked[rank]
+    return sorted(NOTES, key=lambda note: -len(words(note) & words(question)))[rank]
 
 
 @lmc.jit
@@ -47,8 +46,7 @@ def rag(s, question: str = QUESTION, k: int = 3):
             if helps == "Yes":  # compiled: a way for each set of notes that may be left
                 s += f"{note}\n"
         s += f"\n{question}"
-    with s.assistant():
-        s += lmc.gen("answer", max_tokens=48)
+    s += lmc.assistant(lmc.gen("answer", max_tokens=48))
 
 
 def main():
