@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from lmc.errors import Cancelled, CapacityError, InternalError, RunError, UsageE
 from lmc.params import GenParams
 from lmc.runtime.engine import EngineCore, Handle
 from lmc.runtime.fake import FakeRunner
+from lmc.runtime.recording import Recorder as Watching
 from lmc.runtime.request import (
     Finish,
     GenRequest,
@@ -848,3 +850,18 @@ def test_a_step_under_way_is_seen_from_outside() -> None:
     assert not core.computing
     bench.run()
     assert len(bench.results["one"].tokens) == 2
+
+
+def test_an_observer_is_told_of_steps_that_a_device_repeats() -> None:
+    bench = Bench()
+    core = bench.core = EngineCore(Device(400), TOKEN_BYTES, EOS, check=True)
+    watching = core.observer = Watching(itertools.count().__next__)
+    bench.ask("one", gen(prompt(1), max_tokens=40))
+    bench.run()
+    recording = watching.recording()
+    assert [step.repeats for step in recording.steps] == [1, 16, 16, 7]
+    assert sum(step.made_tokens for step in recording.steps) == 39  # the last is never computed
+    assert all(step.requests == 1 and not step.failed for step in recording.steps)
+    times = [time for step in recording.steps for time in (step.begin, step.end)]
+    assert times == sorted(times, key=lambda time: time or 0)
+    assert [step.held + step.free for step in recording.steps[-1:]] == [400]
