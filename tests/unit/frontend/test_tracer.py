@@ -8,7 +8,9 @@ import re
 import pytest
 
 import lmc
+from lmc.commands.report import advice
 from lmc.errors import TraceError, UsageError
+from lmc.frontend import tracer
 from lmc.frontend.dsl import State
 
 
@@ -294,3 +296,46 @@ def test_an_empty_separator_raises_as_in_python() -> None:
         for sep in ("", ","):
             results = [p.run(x="a,b", sep=sep, engine=engine, eager=e) for e in (False, True)]
             assert results[0].value == results[1].value
+
+
+def test_more_ways_than_are_followed_run_eagerly_and_are_reported() -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> list[str]:
+        said = []
+        for n in range(8):
+            s += f"{x} {n}: " + lmc.select(f"a{n}", ["yes", "no"])
+            said.append("1" if s[f"a{n}"] == "yes" else "0")
+            if said[-1] == "0":
+                s += "Why not? "
+        return said
+
+    text = graph(p)
+    assert text.count("ret ") + len(resumes(text)) <= tracer.MAX_PATHS + 1
+    assert set(resumes(text)) == {"more than 64 ways through the program"}
+    assert "ask fewer questions" in advice(resumes(text)[0])
+    with lmc.Engine("fake") as engine:
+        for x in ("tea", "rice", "oats"):
+            outs = [p.run(x=x, engine=engine, eager=eager) for eager in (False, True)]
+            assert outs[0].value == outs[1].value
+            assert (outs[0].text, outs[0].variables) == (outs[1].text, outs[1].variables)
+
+
+def test_more_operations_than_are_recorded_run_eagerly_and_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tracer, "MAX_NODES", 40)
+
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        for n in range(30):
+            s += x
+            s += lmc.gen(f"a{n}", max_tokens=1)
+
+    text = graph(p)
+    assert resumes(text) == ["more than 40 operations"]
+    assert text.count("lm.gen") < 30
+    assert "shorten the loop" in advice(resumes(text)[0])
+    with lmc.Engine("fake") as engine:
+        outs = [p.run(x="a ", engine=engine, eager=eager) for eager in (False, True)]
+    assert outs[0].variables == outs[1].variables
+    assert len(outs[0].variables) == 30
