@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from lmc.errors import Location, UsageError
 from lmc.frontend.blocks import with_article
 from lmc.frontend.location import here
-from lmc.frontend.symbolic import Float, Int, is_symbolic
+from lmc.frontend.symbolic import is_symbolic
+from lmc.frontend.symbolic_numbers import Float, Int
 from lmc.frontend.variables import Entry, Given, Made, check_known, entries_since
 
 if TYPE_CHECKING:

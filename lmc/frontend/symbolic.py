@@ -1,4 +1,4 @@
-"""Values that are not known yet: texts, numbers, truth values and lists seen while tracing.
+"""Values that are not known yet: texts, lists and others seen while tracing.
 
 They say that they are `str`, `int`, `bool` and `list`, and have their methods, but hold nothing:
 whatever would read them fails at once instead of reading something else. What has a pure function
@@ -13,15 +13,13 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, SupportsIndex
 
 __all__ = [
-    "SYMBOLIC",
-    "Bool",
-    "Float",
-    "Int",
     "NeedsValue",
     "Source",
+    "Symbolic",
     "Text",
     "TextList",
     "Unknown",
+    "arithmetic",
     "is_symbolic",
     "not_while_tracing",
     "tracing",
@@ -66,7 +64,7 @@ def not_while_tracing() -> None:
         source.need("another program is run inside of this one")
 
 
-class _Symbolic:
+class Symbolic:
     """Base: a value of a trace."""
 
     _poses_as: type
@@ -100,17 +98,17 @@ class _Symbolic:
     def __reduce_ex__(self, _: object) -> Any:
         self._need("a pickled copy")
 
-    def __copy__(self) -> _Symbolic:
+    def __copy__(self) -> Symbolic:
         return self
 
-    def __deepcopy__(self, _: object) -> _Symbolic:
+    def __deepcopy__(self, _: object) -> Symbolic:
         return self
 
     def _need(self, what: str) -> NoReturn:
         self._source.need(f"{what} of a {self._poses_as.__name__} that is not known yet")
 
 
-class Text(_Symbolic):
+class Text(Symbolic):
     """A text that is not known yet.
 
     Where its characters are needed and it can be one of a few texts (it was selected, say), every
@@ -252,7 +250,7 @@ def _plain_end(end: object, default: int) -> int | None:
     return end if type(end) is int else None
 
 
-def _inside(source: Source, index: object, length: Int) -> bool:
+def _inside(source: Source, index: object, length: Any) -> bool:
     """Whether an index lies inside a sequence: both ways are followed where it is not known.
 
     So the program sees the exception that Python would raise, and may catch it.
@@ -285,184 +283,12 @@ for _name, _arity in _SIMPLE.items():
     setattr(Text, _name, _recorded(f"text.{_name}", _arity))
 
 
-class Bool(_Symbolic):
-    """A truth value that is not known yet. Asking for it takes one way of a branch."""
-
-    _poses_as = bool
-
-    def __bool__(self) -> bool:
-        return self._source.decide(self.value)
-
-    def __index__(self) -> int:
-        return int(bool(self))
-
-    __int__ = __index__
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self) == other
-
-    def __ne__(self, other: object) -> bool:
-        return bool(self) != other
-
-    def __hash__(self) -> int:
-        return hash(bool(self))
-
-    def __str__(self) -> str:
-        return str(bool(self))
-
-    __repr__ = __str__
-
-    def __format__(self, spec: str) -> str:
-        return format(bool(self), spec)
-
-    def __invert__(self) -> int:
-        return -2 if self else -1  # as ~True and ~False, which Python warns of
-
-
-class Int(_Symbolic):
-    """A number that is not known yet."""
-
-    _poses_as = int
-
-    def __bool__(self) -> bool:
-        return bool(self._source.pure("int.nonzero", self))
-
-    def __index__(self) -> int:
-        self._need("the number")
-
-    __int__ = __float__ = __trunc__ = __round__ = __index__
-
-    def _with(self, fn: str, *args: object) -> Any:
-        if not all(type(a) in (int, Int) for a in args):
-            if all(isinstance(a, (int, float, complex)) for a in args):
-                self._need("arithmetic")
-            return NotImplemented
-        return self._source.pure(fn, *args)
-
-    def __add__(self, other: object) -> Any:
-        return self._with("int.add", self, other)
-
-    def __radd__(self, other: object) -> Any:
-        return self._with("int.add", other, self)
-
-    def __sub__(self, other: object) -> Any:
-        return self._with("int.sub", self, other)
-
-    def __rsub__(self, other: object) -> Any:
-        return self._with("int.sub", other, self)
-
-    def __mul__(self, other: object) -> Any:
-        return self._with("int.mul", self, other)
-
-    def __rmul__(self, other: object) -> Any:
-        return self._with("int.mul", other, self)
-
-    def __eq__(self, other: object) -> Any:
-        return self._with("int.eq", self, other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._with("int.ne", self, other)
-
-    __hash__ = _Symbolic.__hash__
-
-    def __lt__(self, other: object) -> Any:
-        return self._with("int.lt", self, other)
-
-    def __le__(self, other: object) -> Any:
-        return self._with("int.le", self, other)
-
-    def __gt__(self, other: object) -> Any:
-        return self._with("int.lt", other, self)
-
-    def __ge__(self, other: object) -> Any:
-        return self._with("int.le", other, self)
-
-
-class Float(_Symbolic):
-    """A number with a fraction that is not known yet."""
-
-    _poses_as = float
-
-    def __bool__(self) -> bool:
-        return bool(self._source.pure("float.nonzero", self))
-
-    def __int__(self, *_: object) -> int:
-        self._need("the number")
-
-    __float__ = __trunc__ = __round__ = __floor__ = __ceil__ = __int__
-
-    def _with(self, fn: str, *args: object) -> Any:
-        exact = [_as_float(a) for a in args]
-        if any(a is None for a in exact):
-            if all(isinstance(a, (int, float, complex)) for a in args):
-                self._need("arithmetic")
-            return NotImplemented
-        return self._source.pure(fn, *exact)
-
-    def __add__(self, other: object) -> Any:
-        return self._with("float.add", self, other)
-
-    def __radd__(self, other: object) -> Any:
-        return self._with("float.add", other, self)
-
-    def __sub__(self, other: object) -> Any:
-        return self._with("float.sub", self, other)
-
-    def __rsub__(self, other: object) -> Any:
-        return self._with("float.sub", other, self)
-
-    def __mul__(self, other: object) -> Any:
-        return self._with("float.mul", self, other)
-
-    def __rmul__(self, other: object) -> Any:
-        return self._with("float.mul", other, self)
-
-    def __eq__(self, other: object) -> Any:
-        return self._with("float.eq", self, other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._with("float.ne", self, other)
-
-    __hash__ = _Symbolic.__hash__
-
-    def __lt__(self, other: object) -> Any:
-        return self._with("float.lt", self, other)
-
-    def __le__(self, other: object) -> Any:
-        return self._with("float.le", self, other)
-
-    def __gt__(self, other: object) -> Any:
-        return self._with("float.lt", other, self)
-
-    def __ge__(self, other: object) -> Any:
-        return self._with("float.le", other, self)
-
-
-def _as_float(number: object) -> float | Float | None:
-    """The number as Python's arithmetic with a float takes it; None if it is none, or inexact."""
-    if type(number) in (float, Float):
-        return number  # type: ignore[return-value] # one of these
-    if type(number) is int and abs(number) <= 2**53:
-        return float(number)
-    return None
-
-
-def _arithmetic(self: _Symbolic, *_: object) -> Any:
+def arithmetic(self: Symbolic, *_: object) -> Any:
+    """A method for operators that are not recorded."""
     self._need("arithmetic")
 
 
-for _name in ("floordiv", "rfloordiv", "truediv", "rtruediv", "mod", "rmod", "divmod", "rdivmod",
-              "pow", "rpow", "neg", "pos", "abs"):  # fmt: skip
-    setattr(Float, f"__{_name}__", _arithmetic)
-for _name in (
-    "floordiv", "rfloordiv", "truediv", "rtruediv", "mod", "rmod", "divmod", "rdivmod", "pow",
-    "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor", "lshift",
-    "rlshift", "rshift", "rrshift",
-):  # fmt: skip
-    setattr(Int, f"__{_name}__", _arithmetic)
-
-
-class TextList(_Symbolic):
+class TextList(Symbolic):
     """A list of texts whose length is not known yet."""
 
     _poses_as = list
@@ -492,7 +318,7 @@ class TextList(_Symbolic):
     def __ne__(self, _: object) -> bool:
         self._need("a comparison")
 
-    __hash__ = _Symbolic.__hash__
+    __hash__ = Symbolic.__hash__
 
     def __add__(self, _: object) -> Any:
         self._need("+")
@@ -503,7 +329,7 @@ class TextList(_Symbolic):
 collections.abc.Sequence.register(TextList)  # so that `case [a, b]:` asks for its length
 
 
-class Unknown(_Symbolic):
+class Unknown(Symbolic):
     """A value of which not even the type is known yet, such as the result of a tool."""
 
     @property
@@ -525,7 +351,7 @@ class Unknown(_Symbolic):
     def __ne__(self, other: object) -> Any:
         return self._compared("value.ne", other)
 
-    __hash__ = _Symbolic.__hash__
+    __hash__ = Symbolic.__hash__
 
     def _compared(self, fn: str, other: object) -> Any:
         if not is_symbolic(other) and type(other) not in (str, int, float, bool, type(None)):
@@ -566,14 +392,12 @@ for _name in (
     "truediv", "rtruediv", "mod", "rmod", "divmod", "rdivmod", "pow", "rpow", "neg", "pos", "abs",
     "invert", "and", "rand", "or", "ror", "xor", "rxor", "lshift", "rlshift", "rshift", "rrshift",
 ):  # fmt: skip
-    setattr(Unknown, f"__{_name}__", _arithmetic)
+    setattr(Unknown, f"__{_name}__", arithmetic)
 
 # so that `case {"key": x}:` asks for its keys; `match` itself does not ask for the type
 collections.abc.Mapping.register(Unknown)
 
-SYMBOLIC = (Text, Bool, Int, Float, TextList, Unknown)
-
 
 def is_symbolic(value: object) -> bool:
     """Whether a value belongs to a trace; `isinstance` would be told otherwise."""
-    return type(value) in SYMBOLIC
+    return issubclass(type(value), Symbolic)

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from lmc.frontend.location import is_library
-from lmc.frontend.symbolic import Bool, Float, Int, Text, TextList, Unknown, is_symbolic
+from lmc.frontend.symbolic import Text, TextList, Unknown, is_symbolic
+from lmc.frontend.symbolic_numbers import Bool, Float, Int
 
 __all__ = ["CALLS", "guards"]
 

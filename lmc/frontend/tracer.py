@@ -30,16 +30,8 @@ from lmc.frontend.dsl import State
 from lmc.frontend.eager import joins
 from lmc.frontend.location import here, in_library, of_traceback, unwatched
 from lmc.frontend.rewrite import rewritten
-from lmc.frontend.symbolic import (
-    Bool,
-    Float,
-    Int,
-    NeedsValue,
-    Text,
-    TextList,
-    Unknown,
-    is_symbolic,
-)
+from lmc.frontend.symbolic import NeedsValue, Text, TextList, Unknown, is_symbolic
+from lmc.frontend.symbolic_numbers import Bool, Float, Int
 from lmc.frontend.syntax import guards
 from lmc.frontend.tools import Tool, held_by, recording
 from lmc.frontend.variables import Given, Life, Made, Row
