@@ -2,17 +2,7 @@
 
 Equal terms are the same object (hash-consing), and the constructors bring terms into a form in
 which the derivatives of a term are few (`derivatives`): that is what makes automata of them.
-
-    EMPTY  EPS  ALL           no text; the empty text; every text
-    CHARS(mask)               one character of a set of classes
-    WORD(mask, mask, ..)      several such characters in a row
-    CAT(head, tail)           heads are never CAT: chains lean to the right
-    REP(item, low, high)      a counter is a number in a term, never unrolled
-    ALT, AND, NOT             sets of terms
-    VAR(number)               a name for its `body`, which may contain it behind a character
-    BEHIND(n)                 ALL or EMPTY (or more) by what was read: look-behind number n
-    MARK                      the place where a look-behind ends
-    CLOSED(term, trackers)    a term with the trackers of its look-behinds, from its own beginning
+`nodes` says what there is, `unions` how unions are brought into form.
 
 Owns        its terms, for the life of one automaton.
 Costs       a few microseconds a new term.
@@ -26,89 +16,12 @@ import itertools
 from collections.abc import Callable, Iterable
 
 from lmc.constraints.alphabet import Alphabet
+from lmc.constraints.nodes import LETTERS, UNBOUNDED, Kind, Moves, Rule, Term
+from lmc.constraints.unions import flattened, gathered
 
 __all__ = ["UNBOUNDED", "Arena", "Kind", "Moves", "Term"]
 
-UNBOUNDED = -1
 _LONGEST_WORD = 16  # characters; a longer one is several, of which all but the first are full
-
-
-class Kind:
-    """What a term is; plain integers, since they are compared a great deal."""
-
-    EMPTY, EPS, ALL, CHARS, WORD, CAT, REP, ALT, AND, NOT, VAR, BEHIND, MARK, CLOSED = range(14)
-
-
-_LETTERS = (Kind.CHARS, Kind.WORD)
-
-
-class Term:
-    """One node; made by an `Arena` only, compared by identity.
-
-    Attributes:
-        kind: see `Kind`.
-        args: a mask, or some; (head, tail); (item, low, high); a tuple of terms; (term,); a number;
-            (term, tracker, ...).
-        number: order of making; sorts the members of sets.
-        plain: free of AND, NOT, VAR, CLOSED: then it is not empty, and `least` is exact.
-        least: a lower bound of the length in bytes of its shortest text.
-        open: contains VAR, BEHIND or MARK, so that its front may have to be replaced.
-        marked: every text of it runs through MARK.
-        empty_text: whether it holds the empty text; None until that is known.
-        derived: its derivatives, once they are known.
-        body: what a VAR stands for, once that is said.
-    """
-
-    __slots__ = (
-        "args", "body", "derived", "empty_text", "kind", "least", "marked", "number", "open",
-        "plain",
-    )  # fmt: skip
-
-    kind: int
-    args: tuple  # type: ignore[type-arg]
-    number: int
-    plain: bool
-    least: int
-    open: bool
-    marked: bool
-    empty_text: bool | None
-    derived: Moves | None
-    body: Term | None
-
-    def __repr__(self) -> str:
-        names = [k for k in vars(Kind) if k.isupper()]
-        return f"{names[self.kind]}{self.args!r}"
-
-
-class _Rule(Term):
-    """A VAR whose body is made when it is first asked for."""
-
-    __slots__ = ("made", "make")
-
-    make: Callable[[], Term]
-    made: Term
-
-    def forget(self) -> None:
-        """Let go of the body and of what makes it."""
-        self.make = _nothing
-        if hasattr(self, "made"):
-            del self.made
-
-    @property
-    def body(self) -> Term:  # type: ignore[override]
-        """What the name stands for."""
-        try:
-            return self.made
-        except AttributeError:
-            self.made = self.make()
-            return self.made
-
-
-def _nothing() -> Term:
-    raise AssertionError("a term was used after its automaton was gone")
-
-
-Moves = tuple[tuple[int, Term], ...]
 
 
 class Arena:
@@ -139,7 +52,7 @@ class Arena:
             new = list(itertools.islice(self._made.values(), done, None))
             done += len(new)
             for term in new:
-                if isinstance(term, _Rule) and len(self._made) < most:
+                if isinstance(term, Rule) and len(self._made) < most:
                     _ = term.body
 
     def unions(self, arms: int) -> list[Term]:
@@ -156,7 +69,7 @@ class Arena:
         for term in made.values():
             term.args = ()
             term.derived = None
-            if isinstance(term, _Rule):
+            if isinstance(term, Rule):
                 term.forget()
             else:
                 term.body = None
@@ -221,7 +134,7 @@ class Arena:
             if tail.kind == Kind.EPS:
                 break
             head, rest = tail.args if tail.kind == Kind.CAT else (tail, self.eps)
-            if head.kind in _LETTERS:
+            if head.kind in LETTERS:
                 masks, tail = masks + head.args, rest
                 break
             if (
@@ -259,7 +172,7 @@ class Arena:
         known = self._made.get((Kind.CAT, head, tail))
         if known is not None:
             return known
-        if kind in _LETTERS:
+        if kind in LETTERS:
             return self.word(head.args, tail)
         if kind == Kind.REP:
             first, rest = tail.args if tail.kind == Kind.CAT else (tail, self.eps)
@@ -352,21 +265,21 @@ class Arena:
 
     def alt(self, terms: Iterable[Term]) -> Term:
         """What is in one of `terms`."""
-        members = _flattened(terms)
+        members = flattened(terms)
         if len(members) < 2:
             return next(iter(members), self.empty)
         key = frozenset(members)
         known = self._unions.get(key)
         if known is None:
-            known = self._unions[key] = self._alt(self._gathered(members))
+            known = self._unions[key] = self._alt(gathered(self, members))
         return known
 
-    def _later(self, terms: Iterable[Term]) -> Term:
+    def later(self, terms: Iterable[Term]) -> Term:
         """The same as `alt`, gathered only when it is come to (`cat`).
 
         What many terms have in common may be long, and mostly only a part of it is walked.
         """
-        return self._alt(_flattened(terms))
+        return self._alt(flattened(terms))
 
     def _alt(self, members: dict[Term, None]) -> Term:
         """What is in one of some gathered terms."""
@@ -390,91 +303,6 @@ class Arena:
             empty_text=True if True in texts else (None if None in texts else False),
             open=any(t.open for t in args),
         )
-
-    def _gathered(self, members: dict[Term, None]) -> dict[Term, None]:
-        """The same union with common beginnings and endings shared, and counters merged.
-
-        `x{0,3}k | x{2,5}k` is `x{0,5}k`; `ak | bk` is `[ab]k`; `ak | aj` is `a(k|j)`. Without
-        this the derivatives of ambiguous counters grow with the square of their bounds.
-        """
-        by_item: dict[tuple[Term, Term], list[tuple[int, int]]] = {}
-        by_rest: dict[tuple[tuple[int, ...], Term], tuple[int, Term | None]] = {}
-        found: dict[Term, None] = {}
-        for term in members:
-            head, tail = term.args if term.kind == Kind.CAT else (term, self.eps)
-            if head.kind in _LETTERS:
-                masks = head.args
-                key = masks[1:], tail
-                other = by_rest.get(key)
-                by_rest[key] = (masks[0], term) if other is None else (masks[0] | other[0], None)
-            elif head.kind == Kind.REP:
-                by_item.setdefault((head.args[0], tail), []).append(head.args[1:])
-            else:
-                found[term] = None
-        # A counter takes in the single item, and the tail by itself, if they stand beside it.
-        for (item, tail), spans in by_item.items():
-            if self._taken(self.cat(item, tail), found, by_rest):
-                spans.append((1, 1))
-            if tail in found:
-                spans.append((0, 0))
-            merged = _merge_spans(spans)
-            if (0, 0) in spans and (0, 0) not in merged:
-                found.pop(tail, None)
-            for low, high in merged:
-                if (low, high) != (0, 0):
-                    found[self.cat(self.rep(item, low, high), tail)] = None
-        if len(found) > 1:
-            found = self._shared(found)
-        by_first: dict[int, list[tuple[tuple[int, ...], Term, Term | None]]] = {}
-        for (masks, tail), (mask, one) in by_rest.items():
-            by_first.setdefault(mask, []).append((masks, tail, one))
-        for mask, group in by_first.items():
-            if len(group) == 1:
-                masks, tail, one = group[0]
-                found[one or self.word((mask, *masks), tail)] = None
-                continue
-            size = _common([masks for masks, _, _ in group])
-            tails = [
-                self.link(self.letters(masks[size:]), tail) if len(masks) > size else tail
-                for masks, tail, _ in group
-            ]
-            found[self.word((mask, *group[0][0][:size]), self._later(tails))] = None
-        return found
-
-    def _taken(
-        self,
-        term: Term,
-        found: dict[Term, None],
-        by_rest: dict[tuple[tuple[int, ...], Term], tuple[int, Term | None]],
-    ) -> bool:
-        """Take a term out of those that are gathered; false if it is not among them."""
-        head, tail = term.args if term.kind == Kind.CAT else (term, self.eps)
-        if head.kind in _LETTERS:
-            key = head.args[1:], tail
-            if by_rest.get(key, (0, None))[0] != head.args[0]:
-                return False
-            del by_rest[key]
-            return True
-        return found.pop(term, self) is None
-
-    def _shared(self, members: dict[Term, None]) -> dict[Term, None]:
-        """The same union, terms that begin with the same head as one."""
-        by_head: dict[Term, list[Term]] = {}
-        for term in members:
-            head = term.args[0] if term.kind == Kind.CAT else term
-            by_head.setdefault(head, []).append(term)
-        if len(by_head) == len(members):
-            return members
-        shared: dict[Term, None] = {}
-        for head, group in by_head.items():
-            if len(group) == 1:
-                shared[group[0]] = None
-            else:
-                tails = [t.args[1] if t.kind == Kind.CAT else self.eps for t in group]
-                joined = self.cat(head, self._later(tails))
-                for term in joined.args if joined.kind == Kind.ALT else (joined,):
-                    shared[term] = None
-        return shared
 
     def both(self, terms: Iterable[Term]) -> Term:
         """What is in all of `terms`."""
@@ -555,7 +383,7 @@ class Arena:
     def rule(self, make: Callable[[], Term], *, plain: bool, least: int, empty_text: bool) -> Term:
         """A name for what `make` makes when it is first asked for."""
         self._vars += 1
-        term = _Rule()
+        term = Rule()
         term.kind, term.args, term.number = Kind.VAR, (self._vars,), len(self._made)
         term.plain, term.least, term.empty_text = plain, least, empty_text
         term.open = term.marked = False
@@ -577,44 +405,6 @@ class Arena:
     def behind(self, number: int) -> Term:
         """All texts or none, by look-behind `number`."""
         return self._term(Kind.BEHIND, (number,), plain=False, least=0, empty_text=None, open=True)
-
-
-def _flattened(terms: Iterable[Term]) -> dict[Term, None]:
-    """The members of a union, none of them a union; only ALL where that is one of them."""
-    members: dict[Term, None] = {}
-    stack = list(terms)
-    while stack:
-        term = stack.pop()
-        if term.kind == Kind.ALT:
-            stack.extend(term.args)
-        elif term.kind == Kind.ALL:
-            return {term: None}
-        elif term.kind != Kind.EMPTY:
-            members[term] = None
-    return members
-
-
-def _common(words: list[tuple[int, ...]]) -> int:
-    """How many members the beginning has that all of them share."""
-    low, high = min(words), max(words)
-    count = 0
-    for a, b in zip(low, high, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
-
-
-def _merge_spans(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Intervals of numbers with those joined that overlap or touch."""
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(spans):
-        if merged and (merged[-1][1] == UNBOUNDED or low <= merged[-1][1] + 1):
-            before, top = merged[-1]
-            merged[-1] = (before, UNBOUNDED if UNBOUNDED in (top, high) else max(top, high))
-        else:
-            merged.append((low, high))
-    return merged
 
 
 def _includes(wide: Term, narrow: Term) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any
 
@@ -44,12 +45,17 @@ class Meaning:
 
     Args:
         document: whose schemas they are.
-        waive: keywords that are dropped where they cannot be honoured.
+        waive: keywords that are dropped where they cannot be honoured, or one of them.
+
+    Raises:
+        ConstraintError: one of `waive` is no keyword.
     """
 
     def __init__(self, document: Document, waive: Collection[str] = ()) -> None:
         self.document = document
-        self.waive = frozenset(waive)
+        self.waive = frozenset((waive,) if isinstance(waive, str) else waive)
+        for name in sorted(self.waive - _KEYWORDS):
+            raise _no_keyword(name)
         self.formulas = Formulas()
         self.algebra = Algebra(self.formulas, self.is_empty)
         self._shapes: dict[Formula, Shape] = {}
@@ -539,3 +545,19 @@ _IN_PLACE: dict[str, Callable[[Meaning, Node], Shape | None]] = {
         for keyword in ("disallow", "extends")
     },
 }  # fmt: skip
+_KEYWORDS = _SILENT.union(
+    _NUMBER_WORDS, _STRING_WORDS, _ARRAY_WORDS, _OBJECT_WORDS, _IN_PLACE, UNEVALUATED,
+    ("const", "else", "enum", "maxContains", "minContains", "then", "type"),
+    ("contentEncoding", "contentMediaType", "contentSchema"),
+)  # fmt: skip
+
+
+def _no_keyword(name: str) -> ConstraintError:
+    by_letters = {keyword.lower(): keyword for keyword in sorted(_KEYWORDS)}
+    near = get_close_matches(name.replace("_", "").lower(), by_letters, n=1)
+    return ConstraintError(
+        f"waive names {name!r}, which is no keyword of JSON schemas",
+        hint=f"did you mean {by_letters[near[0]]!r}?"
+        if near
+        else "give keywords as they are written",
+    )

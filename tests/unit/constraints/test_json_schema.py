@@ -495,7 +495,25 @@ def test_refusals_name_the_place(source: Any, problem: str) -> None:
         automaton_of("json_schema", source)
 
 
+@pytest.mark.parametrize(
+    ("waive", "name", "hint"),
+    [
+        (("format", "unique_items"), "'unique_items'", "did you mean 'uniqueItems'?"),
+        (("Formats",), "'Formats'", "did you mean 'format'?"),
+        ("oneof", "'oneof'", "did you mean 'oneOf'?"),
+        (("zzz",), "'zzz'", "give keywords as they are written"),
+    ],
+)
+def test_what_is_no_keyword_cannot_be_waived(
+    waive: str | tuple[str, ...], name: str, hint: str
+) -> None:
+    with pytest.raises(ConstraintError, match=name) as caught:
+        schema(type="string", waive=waive)
+    assert caught.value.hint == hint
+
+
 def test_waived_keywords_are_dropped() -> None:
+    assert schema(type="string", format="stardate", waive="format").matches('"x"')
     assert schema(type="string", format="stardate", waive=("format",)).matches('"x"')
     assert schema(type="array", uniqueItems=True, waive=("uniqueItems",)).matches("[1,1]")
     with pytest.raises(ConstraintError, match="no option"):
