@@ -13,7 +13,9 @@ from lmc.commands import options
 from lmc.commands.output import say, writing
 from lmc.runtime.load import DEFAULT_MODEL
 
-__all__ = ["bench_command"]
+__all__ = ["KEEP", "bench_command"]
+
+KEEP = "<!-- what stands below was not written by this command -->"
 
 
 def bench_command(
@@ -103,5 +105,13 @@ def bench_command(
             json.write_text(json_text.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
     if write is not None:
         with writing(write):
-            write.write_text(table, encoding="utf-8")
+            write.write_text(table + _kept_below(write), encoding="utf-8")
     say(table, sys.stdout)
+
+
+def _kept_below(path: Path) -> str:
+    """What a page that is written again keeps: all below a line that says so."""
+    if not path.is_file():
+        return ""
+    _, mark, below = path.read_text(encoding="utf-8").partition(KEEP)
+    return f"\n{KEEP}{below}" if mark else ""

@@ -10,6 +10,7 @@ import torch
 
 from lmc.bench.cpu import Figure, Report, as_markdown
 from lmc.bench.gpu import gpu_markdown
+from lmc.commands.bench import KEEP
 from tests.unit.cli.conftest import Invoke
 
 
@@ -22,6 +23,13 @@ def test_bookkeeping_is_measured_without_a_model(invoke: Invoke, tmp_path: Path)
     names = [f["name"] for f in json.loads(figures.read_text())["figures"]]
     assert "* repeats: 3 of each figure" in out.stdout
     assert names == ["radix insert", "radix match", "executor", "compile", "compile again"]
+
+
+def test_what_stands_below_a_table_is_kept(invoke: Invoke, tmp_path: Path) -> None:
+    page = tmp_path / "t.md"
+    page.write_text(f"old\n{KEEP}\nby hand\n")
+    out = invoke("bench", "radix", "--write", str(page))
+    assert page.read_text() == f"{out.stdout}\n{KEEP}\nby hand\n"
 
 
 def test_an_unknown_workload_is_refused(invoke: Invoke) -> None:
