@@ -6,12 +6,14 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lmc
 from lmc.commands.counting import CHARACTERS, meter_of
 from lmc.commands.effects import deeds, work_of
+from lmc.commands.page import Ran, page_of
 from lmc.commands.page.diffs import diff_of
 from lmc.commands.page.graphs import MOST_DRAWN, changes_between, drawn
 from lmc.commands.timeline import Bar, predicted
@@ -20,6 +22,7 @@ from lmc.ir.layout import lay_out
 from lmc.ir.picture import picture_of, pruned
 from lmc.ir.prompts import prompt_tree
 from lmc.passes.hoist_prefix import HoistPrefix
+from lmc.runtime.recording import Recorder
 
 from .conftest import Invoke, Write
 
@@ -391,3 +394,9 @@ def test_nothing_behind_an_if_begins_before_it_is_decided() -> None:
 def test_readers_are_those_of_the_way_with_most() -> None:
     tree = prompt_tree(decided.compile().program)
     assert tree[0].readers == 4, "two of the fork, and two of the longer way"
+
+
+@pytest.mark.parametrize("stats", [{"seconds": {}}, {"seconds": {}, "predicted": None, "rows": 0}])
+def test_a_run_that_ended_early_has_a_page(stats: dict[str, Any]) -> None:
+    ran = Ran("fake", Recorder().recording(), stats)
+    assert "measured" in Page(page_of(twice.compile(), ran=ran)).text
