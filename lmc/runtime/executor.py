@@ -28,11 +28,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
-from lmc.plan import Block, If, Plan
+from lmc.plan import Block, If, Instr, Plan
 from lmc.runtime.eager_row import EagerRow
 from lmc.runtime.host_calls import RowTools
 from lmc.runtime.instructions import HANDLERS
-from lmc.runtime.planned_rows import RowSpec, places_of
+from lmc.runtime.planned_rows import Ledger, RowSpec, places_of
 from lmc.runtime.race import Race, refuse_dropped
 from lmc.runtime.results import KnownCall, RowResult
 from lmc.runtime.row import Blame, Failure, Pending, Reader, ResumeFn, Row, Unset
@@ -79,8 +79,10 @@ class Executor:
         self._ready: deque[tuple[Row, Pending]] = deque()
         self._rows: set[Row] = set()
         self._planned: deque[deque[tuple[Row, Callable[[], None]]]] = deque()  # not yet started
+        self._ledger = Ledger()  # of the planned rows in flight
         self._orders = itertools.count()
         self._blocks: dict[int, tuple[Block, tuple[Pending, ...]]] = {}
+        self._inside: dict[int, tuple[If, tuple[int, ...]]] = {}
         self._deadlines: list[tuple[float, int, Row]] = []
         self.races: list[Race] = []  # that go on
         self.observer: Observer | None = None  # set before anything runs
@@ -147,7 +149,7 @@ class Executor:
         """
         rows: dict[int, Row] = {}
         planned: deque[tuple[Row, Callable[[], None]]] = deque()
-        for spec, place in places_of(specs, self.target):
+        for spec, place in places_of(specs, self.target, self._ledger):
             row = rows[id(spec)] = self._row_of(spec, place=place)
             planned.append((row, partial(self._begin, row, spec)))
         if planned:
@@ -302,8 +304,12 @@ class Executor:
             self.fault(row, error)
 
     def _may_start(self) -> bool:
-        """Whether one of the planned rows is to start."""
-        return bool(self._planned) and self.core.wants_more and len(self._rows) < MAX_STARTED
+        """Whether one of the planned rows is to start: there must be room for all of it."""
+        if not self._planned or not self.core.wants_more or len(self._rows) >= MAX_STARTED:
+            return False
+        place = self._planned[0][0][0].place
+        held = self._ledger.claimed
+        return place is None or not held or held + place.tokens <= self.core.runner.kv_tokens
 
     def _start_planned(self) -> None:
         """Start planned rows while the engine wants more; batches take turns."""
@@ -313,6 +319,8 @@ class Executor:
             if rows:
                 self._planned.append(rows)
             if not row.finished:  # cancelled before it began
+                if row.place is not None:
+                    row.place.start()
                 begin()
                 self._drain()
 
@@ -402,6 +410,24 @@ class Executor:
         for pending in known[1]:
             self.emit(row, pending.again())
 
+    def still_read(self, row: Row) -> set[int]:
+        """The registers that instructions of a row are going to read, those inside of them too."""
+        waiting = {id(one): one.instr for some in row.waiters.values() for one in some}
+        waiting.update((id(one), one.instr) for whose, one in self._ready if whose is row)
+        return {index for instr in waiting.values() for index in self._all_reads(instr)}
+
+    def _all_reads(self, instr: Instr) -> tuple[int, ...]:
+        if not isinstance(instr, If):
+            return tuple(instr.reads())
+        known = self._inside.get(id(instr))
+        if known is None:
+            if len(self._inside) > 4096:
+                self._inside.clear()
+            ways = (*instr.then.instrs, *instr.orelse.instrs)
+            inside = dict.fromkeys(index for one in ways for index in self._all_reads(one))
+            known = self._inside[id(instr)] = (instr, tuple(inside))
+        return known[1]
+
     def set(self, row: Row, index: int, value: object) -> None:
         """Give a register its value and wake what waits for it."""
         if row.finished:
@@ -435,9 +461,9 @@ class Executor:
             return
         row.finished = True
         row.error = result.error
-        self._rows.discard(row)
         if row.place is not None:
             row.place.leave()
+        self._rows.discard(row)
         if self.observer is not None:
             self.observer.row_ends(row, result)
         try:

@@ -21,6 +21,7 @@ from lmc.runtime.race import race, refuse_dropped
 from lmc.runtime.request import (
     GenRequest,
     GenResult,
+    KeyArray,
     PrefillRequest,
 )
 from lmc.runtime.results import CallMeta, KnownCall, RowResult
@@ -110,7 +111,24 @@ MIN_PREFILL_TOKENS = 8  # below that a request of its own costs more than it sav
 def _release(executor: Executor, row: Row, instr: p.Release) -> None:
     state = row.regs[instr.state.index]
     if isinstance(state, Context) and (state.pieces or len(state.keys)):  # it may have failed
-        executor.core.release(state.settle(executor.target.tokenizer).keys)
+        keys = state.settle(executor.target.tokenizer).keys
+        executor.core.release(keys, _still_wanted(executor, row, keys))
+
+
+def _still_wanted(executor: Executor, row: Row, keys: KeyArray) -> int:
+    """How many of the leading keys are those of a state that the row goes on from."""
+    states: dict[int, Context] = {}
+    for index in executor.still_read(row):
+        if isinstance(row.regs[index], Context):
+            states[index] = row.regs[index]
+    wanted = 0
+    for state in states.values():
+        if state.pieces or len(state.keys):
+            other = state.settle(executor.target.tokenizer).keys
+            length = min(len(keys), len(other))
+            differ = keys[:length] != other[:length]
+            wanted = max(wanted, int(differ.argmax()) if differ.any() else length)
+    return wanted
 
 
 def _compute(executor: Executor, row: Row, instr: p.Compute) -> None:

@@ -6,7 +6,10 @@ Rows that begin alike follow each other, so that what they share is computed onc
 the last of them is done. When a row ends, its place says which part of its prompt the rows beside
 it still want: the cache lets go of the rest first, and of that part last.
 
-Owns        which rows of a batch are not done yet.
+Rows are started as long as those in flight fit into the KV cache to their ends: a row that is
+between two model calls would lose its states to others, and compute them again.
+
+Owns        which rows of a batch are not done yet, and what those in flight will hold.
 Promises    advice only: what a row gives does not depend on when it runs.
 Costs       the tokens of each row's first prompt, which are kept by the tokenizer's memory of texts
             for when the row runs; then see `prefix_tree`. A row's end takes O(its prompt).
@@ -18,10 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lmc.runtime.prefix_tree import PrefixTree
-from lmc.runtime.prompts import FirstPrompts
+from lmc.runtime.prompts import FirstPrompts, Needs
 from lmc.runtime.request import KeyArray
 
 if TYPE_CHECKING:
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
     from lmc.runtime.row import ResumeFn
     from lmc.runtime.target import Target
 
-__all__ = ["Place", "RowSpec", "places_of"]
-
-_NO_KEYS: KeyArray = np.empty(0, np.int64)
+__all__ = ["Ledger", "Place", "RowSpec", "places_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +50,55 @@ class RowSpec:
     tools: RowTools | None = None
 
 
+@dataclass(slots=True)
+class Ledger:
+    """How many tokens of the KV cache the rows in flight will hold before they are done."""
+
+    claimed: int = 0
+
+
 class Place:
     """Where a row stands among those of its batch that are not done.
 
     Attributes:
         number: in the order in which they start.
+        tokens: that it will hold of the KV cache, by estimate, beside those that it shares with
+            the row before.
     """
 
-    __slots__ = ("_after", "_before", "_head", "_length", "_shared", "number")
+    __slots__ = (
+        "_after", "_before", "_head", "_ledger", "_length", "_shared", "_started", "number",
+        "tokens",
+    )  # fmt: skip
 
-    def __init__(self, number: int, prompt: KeyArray, shared: int, before: Place | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        needs: Needs,
+        shared: int,
+        before: Place | None,
+        ledger: Ledger | None = None,
+    ) -> None:
         """Args:
-        prompt: the row's first.
-        shared: how many tokens of it are those of the row before.
+        shared: how many tokens of its first prompt are those of the row before.
+        ledger: where what it holds is counted while it runs.
         """
         self.number = number
+        self.tokens = needs.tokens - shared
         self._shared = shared
         self._before = before
         self._after: Place | None = None
-        self._length = len(prompt)
-        self._head = hash(prompt.tobytes())
+        self._length = len(needs.prompt)
+        self._head = hash(needs.prompt.tobytes())
+        self._ledger = ledger or Ledger()
+        self._started = False
         if before is not None:
             before._after = self
+
+    def start(self) -> None:
+        """The row begins to run."""
+        self._started = True
+        self._ledger.claimed += self.tokens
 
     def leave(self) -> tuple[int, int | None]:
         """The row is done; calling again does nothing.
@@ -83,11 +109,14 @@ class Place:
         before, after = self._before, self._after
         with_before = self._shared if before is not None else 0
         with_after = after._shared if after is not None else 0
+        if self._started:
+            self._ledger.claimed -= self.tokens
+            self._started = False
         if before is not None:
             before._after = after
         if after is not None:
             after._before = before
-            after._shared = min(with_before, with_after)
+            after._shares(min(with_before, with_after))
         self._before = self._after = None
         self._shared = 0
         keep = max(with_before, with_after)
@@ -95,6 +124,14 @@ class Place:
             return 0, None
         wanted = after if after is not None and with_after == keep else before
         return keep, None if wanted is None else wanted.number
+
+    def _shares(self, shared: int) -> None:
+        """The row before is another one now; what is not shared with it is held by this one."""
+        more = self._shared - shared
+        self._shared = shared
+        self.tokens += more
+        if self._started:
+            self._ledger.claimed += more
 
     def release(self, core: EngineCore, keys: KeyArray) -> None:
         """The row is done and came to the state `keys`: say what of it is still of use."""
@@ -107,21 +144,22 @@ class Place:
             core.expect(keys[:keep], wanted)
 
 
-def places_of(specs: Sequence[RowSpec], target: Target) -> list[tuple[RowSpec, Place]]:
+def places_of(
+    specs: Sequence[RowSpec], target: Target, ledger: Ledger
+) -> list[tuple[RowSpec, Place]]:
     """The rows in the order in which they are best started, each with its place."""
     finders: dict[int, FirstPrompts] = {}
-    prompts: list[KeyArray] = []
+    needs: list[Needs] = []
     for spec in specs:
         finder = finders.get(id(spec.plan))
         if finder is None:
             finder = FirstPrompts(spec.plan, target.tokenizer, target.template)
             finders[id(spec.plan)] = finder
-        found = finder.of(spec.arguments, most=1)
-        prompts.append(found[0] if found else _NO_KEYS)
-    tree = PrefixTree.of(prompts)
+        needs.append(finder.needs(spec.arguments))
+    tree = PrefixTree.of([need.prompt for need in needs])
     placed: list[tuple[RowSpec, Place]] = []
     before: Place | None = None
     for number, (which, shared) in enumerate(zip(tree.order, tree.shared.tolist(), strict=True)):
-        before = Place(number, prompts[which], shared, before)
+        before = Place(number, needs[which], shared, before, ledger)
         placed.append((specs[which], before))
     return placed

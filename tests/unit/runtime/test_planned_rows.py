@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,8 @@ import lmc
 from lmc.errors import Cancelled, RunError
 from lmc.frontend.dsl import State
 from lmc.runtime.executor import MAX_STARTED
-from lmc.runtime.planned_rows import Place, RowSpec
+from lmc.runtime.planned_rows import Ledger, Place, RowSpec
+from lmc.runtime.prompts import Needs
 from lmc.runtime.results import RowResult
 
 TOPICS = ("the sea and its many shores", "old trains that still run", "bread, and how to bake it")
@@ -88,36 +88,28 @@ def test_a_closed_engine_fails_every_row() -> None:
 
 
 def test_few_rows_are_in_flight_at_a_time(fake: lmc.Engine) -> None:
-    going, most, lock = 0, 0, threading.Lock()
-    gate = threading.Event()
+    gate, seen = threading.Event(), [0]
 
     @lmc.tool
     def wait(x: str) -> str:
-        nonlocal going, most
-        with lock:
-            going += 1
-            most = max(most, going)
         assert gate.wait(20)
-        with lock:
-            going -= 1
         return x
 
     @lmc.jit
     def program(s: State, x: str) -> None:
         s += lmc.call(wait, x)
 
-    rows = [{"x": str(i)} for i in range(MAX_STARTED + 40)]
-    results = program.iter_batch(rows)
-    started: Future[int] = Future()
-    fake.executor.post(lambda: None)
-
     def look() -> None:
-        fake.executor.post(lambda: started.set_result(len(fake.executor._rows)))
-        gate.set()
+        seen.append(len(fake.executor._rows))
+        if seen[-1] == seen[-2] == MAX_STARTED or len(seen) > 500:
+            gate.set()
+        else:
+            threading.Timer(0.02, fake.executor.post, (look,)).start()
 
-    threading.Timer(0.3, look).start()
-    assert len(list(results)) == len(rows)
-    assert started.result() == MAX_STARTED
+    rows = [{"x": str(i)} for i in range(MAX_STARTED + 40)]
+    fake.executor.post(look)
+    assert len(program.run_batch(rows)) == len(rows)
+    assert max(seen) == MAX_STARTED
 
 
 def test_rows_that_have_not_begun_can_be_cancelled(fake: lmc.Engine) -> None:
@@ -154,14 +146,19 @@ LISTS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5), min_size=1
 @given(LISTS, st.randoms())
 def test_a_row_leaves_what_the_others_share_with_it(prompts: list[list[int]], random: Any) -> None:
     prompts.sort()
+    ledger = Ledger()
     places: list[Place] = []
     for number, prompt in enumerate(prompts):
         shared = common(prompts[number - 1], prompt) if number else 0
         before = places[-1] if places else None
-        places.append(Place(number, np.array(prompt, np.int64), shared, before))
+        needs = Needs(np.array(prompt, np.int64), len(prompt))
+        places.append(Place(number, needs, shared, before, ledger))
+    for place in places:
+        place.start()
     left = list(range(len(prompts)))
     random.shuffle(left)
     while left:
+        assert ledger.claimed == held([prompts[n] for n in left])
         number = left.pop()
         keep, wanted = places[number].leave()
         assert keep == max((common(prompts[number], prompts[o]) for o in left), default=0)
@@ -169,6 +166,11 @@ def test_a_row_leaves_what_the_others_share_with_it(prompts: list[list[int]], ra
             assert wanted in left
             assert common(prompts[number], prompts[wanted]) == keep
         assert places[number].leave() == (0, None)
+    assert ledger.claimed == 0
+
+
+def held(prompts: list[list[int]]) -> int:
+    return len({tuple(prompt[:n]) for prompt in prompts for n in range(1, len(prompt) + 1)})
 
 
 def common(one: list[int], other: list[int]) -> int:
@@ -192,9 +194,9 @@ class Told:
 
 def test_the_cache_is_told_what_is_dead_and_what_is_wanted_next() -> None:
     prompts = [np.array(p, np.int64) for p in ([1, 2, 3], [1, 2, 4], [1, 5])]
-    first = Place(0, prompts[0], 0, None)
-    second = Place(1, prompts[1], 2, first)
-    third = Place(2, prompts[2], 1, second)
+    first = Place(0, Needs(prompts[0], 9), 0, None)
+    second = Place(1, Needs(prompts[1], 9), 2, first)
+    third = Place(2, Needs(prompts[2], 9), 1, second)
     core: Any = Told()
     third.release(core, np.array([9, 9, 9], np.int64))  # a state of some other prompt
     assert not core.dead
@@ -214,3 +216,33 @@ def test_any_order_of_the_rows_gives_the_same_results(kv_tokens: int) -> None:
         yield from rows
 
     assert run(one_by_one(), kv_tokens=kv_tokens)[0] == results
+
+
+def test_the_end_of_the_last_branch_leaves_the_prompt_that_is_gone_on_with() -> None:
+    @lmc.jit
+    def judged(s: State, x: str) -> None:
+        s += f"A long text about {x} that is judged by three, and judged again. "
+        for number, fork in enumerate(forks := s.fork(3)):
+            fork += f"Side {number}: "
+            fork += lmc.gen("said", max_tokens=3, ignore_eos=True)
+        forks.join()
+        if "\n" in s["said"][0]:
+            s += "It has lines. "
+        s += "".join(s["said"])
+        s += lmc.gen("last", max_tokens=2, ignore_eos=True)
+
+    told: list[tuple[int, int]] = []
+    with lmc.Engine("fake") as engine:
+        release = engine.core.release
+
+        def seen(keys: Any, keep: int = 0) -> None:
+            told.append((len(keys), keep))
+            release(keys, keep)
+
+        engine.core.release = seen  # type: ignore[method-assign]
+        result = judged.run(x="bread", engine=engine)
+    ends = told[:3]
+    assert len({length for length, _ in ends}) == 1
+    assert all(20 < keep < length - 3 for length, keep in ends)
+    shared = result.meta("last").cached_tokens
+    assert ends[-1][1] >= shared > 20  # the last branch ends; the judge's prompt is wanted still
