@@ -43,6 +43,7 @@ TAKES_BACK = re.compile(r"Scratch\(|'vote'")  # what is said and then taken back
 SETS = re.compile(r"(Put|Naming|Score|Fork)\(")  # gives variables to what was said elsewhere
 STEP = re.compile(r"(\w+)\(")  # of a body as text
 PIECE = 50  # programs
+PHASES = (Phase.generate, Phase.shrink)
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def run_piece(first: int, piece: int, count: int) -> list[tuple[object, ...]]:
         max_examples=count,
         deadline=None,
         database=None,
-        phases=[Phase.generate, Phase.shrink],
+        phases=PHASES,
         suppress_health_check=list(HealthCheck),
     )
     @given(body=BODIES, texts=TEXTS, how=SETTINGS)

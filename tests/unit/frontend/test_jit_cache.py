@@ -124,3 +124,29 @@ def test_finding_a_compiled_form_costs_a_few_calls() -> None:
     with cProfile.Profile() as profile:
         greet.compile(x="a")
     assert calls_of(profile) < 250
+
+
+def test_programs_are_traced_in_many_threads_at_once() -> None:
+    alone = {n: str(greet.compile(x="a", n=n).traced) for n in range(1, 5)}
+    other = str(hundred.compile(x="a").traced)
+    together = threading.Barrier(8, timeout=20)
+    found: list[tuple[int, str]] = []
+
+    def compile_all(first: int) -> None:
+        together.wait()
+        for turn in range(8):
+            n = (first + turn) % 5
+            if n:
+                found.append((n, str(greet.compile(x="b", n=n).traced)))
+            else:
+                found.append((0, str(hundred.compile(x="b").traced)))
+            greet.cache_clear()
+            hundred.cache_clear()
+
+    threads = [threading.Thread(target=compile_all, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 64
+    assert all(text == (alone[n] if n else other) for n, text in found)
