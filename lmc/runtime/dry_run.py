@@ -26,7 +26,7 @@ from lmc.constraints.matcher import TokenMatcher
 from lmc.runtime.dry_runner import DryRunner, Limits
 from lmc.runtime.engine import EngineCore, Handle, OnDone, OnText
 from lmc.runtime.executor import Executor
-from lmc.runtime.request import Constraint, GenRequest, Request
+from lmc.runtime.request import Constraint, GenRequest, PrefillRequest, Request, ScoreRequest
 from lmc.runtime.target import Target
 from lmc.runtime.unknowns import Unknowns
 
@@ -121,6 +121,8 @@ class _DryCore(EngineCore):
     def submit(self, request: Request, on_done: OnDone, on_text: OnText | None = None) -> Handle:
         if isinstance(request, GenRequest):
             request = self._told(request)
+        elif not isinstance(request, (ScoreRequest, PrefillRequest)):
+            self.unknowns.note_length()
         return super().submit(request, on_done, on_text)
 
     def _told(self, request: GenRequest) -> GenRequest:
