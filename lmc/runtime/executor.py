@@ -309,7 +309,9 @@ class Executor:
             return False
         place = self._planned[0][0][0].place
         held = self._ledger.claimed
-        return place is None or not held or held + place.tokens <= self.core.runner.kv_tokens
+        if place is None or not held or held + place.tokens <= self.core.runner.kv_tokens:
+            return True
+        return not self.core.has_work  # those in flight wait for tools: better than nothing
 
     def _start_planned(self) -> None:
         """Start planned rows while the engine wants more; batches take turns."""

@@ -112,6 +112,26 @@ def test_few_rows_are_in_flight_at_a_time(fake: lmc.Engine) -> None:
     assert max(seen) == MAX_STARTED
 
 
+def test_rows_that_wait_for_tools_do_not_keep_others_from_running() -> None:
+    both = threading.Barrier(2)
+
+    @lmc.tool
+    def meet(x: str) -> str:
+        both.wait(20)
+        return x
+
+    @lmc.jit
+    def program(s: State, x: str) -> None:
+        s += f"Somebody waits for {x}. "
+        s += lmc.gen("before", max_tokens=40, ignore_eos=True)
+        s += lmc.call(meet, x)
+        s += lmc.gen("after", max_tokens=40, ignore_eos=True)
+
+    with lmc.Engine("fake", kv_tokens=130) as engine:  # room for one of them
+        results = program.run_batch([{"x": "one"}, {"x": "two"}], engine=engine)
+    assert [r.error for r in results] == [None, None]
+
+
 def test_rows_that_have_not_begun_can_be_cancelled(fake: lmc.Engine) -> None:
     rows = mixed(400)
     results = answer.iter_batch(rows)
