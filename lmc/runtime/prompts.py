@@ -32,7 +32,7 @@ _NO_KEYS: KeyArray = np.empty(0, np.int64)
 _GROWTH = 16  # tokens that the scheduler leaves for a request to grow, too
 _UNKNOWN_LENGTH = 64  # tokens of a text that may end before its limit, by guess
 _CHOICE = 2  # tokens of what is selected
-_MARKUP = 24  # characters around a message
+_MARKUP = 12  # characters at each end of a message
 
 
 @dataclass(frozen=True, slots=True)
