@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ __all__ = [
     "PLAN_VERSION",
     "Attempt",
     "Block",
+    "Chain",
     "Compute",
     "Const",
     "Extend",
@@ -53,6 +54,7 @@ __all__ = [
     "StateText",
     "Typed",
     "operand_registers",
+    "unchained",
 ]
 
 PLAN_VERSION = 1
@@ -100,6 +102,15 @@ class Instr:
         for f in dataclasses.fields(self):
             if f.name.startswith("into"):
                 yield from operand_registers(getattr(self, f.name))
+
+
+def unchained(instrs: Iterable[Instr]) -> Iterator[Instr]:
+    """Instructions, with the links of chains in place of these."""
+    for instr in instrs:
+        if isinstance(instr, Chain):
+            yield from instr.links
+        else:
+            yield instr
 
 
 def operand_registers(value: object) -> Iterator[int]:
@@ -181,6 +192,35 @@ class Match(Instr):
     heal: bool
     draw: int
     priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain(Instr):
+    """Gens that follow each other on one state and what is between them, as one request.
+
+    `links` are instructions: the first and the last one are a `Gen`, those between them are `Gen`,
+    `Extend` or `Role`, and each goes on from the state of the one before it. What the chain waits
+    for is there before the first one starts; each register is set as soon as its link is done.
+    """
+
+    op: ClassVar[str] = "chain"
+    links: tuple[Instr, ...]
+
+    @property
+    def state(self) -> Reg:
+        """The state that the first gen follows."""
+        first = self.links[0]
+        assert isinstance(first, Gen), "a chain begins with a gen"
+        return first.state
+
+    def reads(self) -> Iterator[int]:
+        """What the links read of other instructions."""
+        own = set(self.writes())
+        return (index for link in self.links for index in link.reads() if index not in own)
+
+    def writes(self) -> Iterator[int]:
+        """What the links set."""
+        return (index for link in self.links for index in link.writes())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -500,6 +540,7 @@ _INSTRS: dict[str, type[Instr]] = {
         Role,
         Gen,
         Match,
+        Chain,
         Select,
         Score,
         StateText,

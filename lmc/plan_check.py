@@ -97,6 +97,11 @@ class _Check:
         for index in instr.reads():
             if index not in types:
                 raise _broken(f"{instr.op} reads register {index}, which nothing before it sets")
+        if isinstance(instr, p.Chain):
+            _check_links(instr)
+            for link in instr.links:
+                self.instruction(link, types)
+            return
         gives = _RULES[type(instr)](_Place(instr.op, types, len(self.plan.constraints)), instr)
         for index, kind in zip(instr.writes(), gives, strict=True):
             self.set(types, index, kind)
@@ -104,6 +109,19 @@ class _Check:
 
 def _broken(problem: str) -> PlanError:
     return PlanError(f"the plan is damaged: {problem}")
+
+
+def _check_links(chain: p.Chain) -> None:
+    links = chain.links
+    if not links or not isinstance(links[0], p.Gen) or not isinstance(links[-1], p.Gen):
+        raise _broken("chain: the first link and the last one must be gens")
+    before: p.Reg | None = None
+    for link in links:
+        if not isinstance(link, (p.Gen, p.Extend, p.Role)):
+            raise _broken(f"chain: {link.op} cannot be a link of it")
+        if before is not None and link.state != before:
+            raise _broken("chain: a link does not go on from the one before it")
+        before = link.into
 
 
 def _check_automaton(nth: int, data: dict[str, Any]) -> None:

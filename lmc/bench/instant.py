@@ -22,7 +22,7 @@ class _InstantCore:
     """Answers every gen with the same tokens, one step later."""
 
     def __init__(self) -> None:
-        self._due: list[Callable[[Any], None]] = []
+        self._due: list[tuple[GenRequest, Callable[[Any], None]]] = []
 
     @property
     def has_work(self) -> bool:
@@ -38,13 +38,18 @@ class _InstantCore:
     ) -> object:
         assert on_text is None, "nothing is streamed"
         assert isinstance(request, GenRequest), "only gens are timed"
-        self._due.append(on_done)
+        self._due.append((request, on_done))
         return on_done
 
     def step(self) -> None:
         due, self._due = self._due, []
-        for done in due:
-            done(GenResult([300, 301], 2, "of", "", Finish.LENGTH))
+        for request, done in due:
+            result = GenResult([300, 301], 2, "of", "", Finish.LENGTH)
+            following = request.follow and request.follow(result)
+            if following:
+                self._due.append((following, done))
+            else:
+                done(result)
 
     def cancel(self, handle: object) -> None:
         pass

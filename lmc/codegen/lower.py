@@ -6,6 +6,7 @@ The order of nodes becomes the priority of model calls: what stands first runs f
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -79,9 +80,13 @@ class _Users:
         return None if node is None else node.op
 
     def siblings(self, value: Value) -> tuple[Value, ...]:
-        """All results of the node that makes a value."""
+        """All results of the call that makes a value, and of what follows it in its chain."""
         node = self._nodes[1].get(value)
-        return (value,) if node is None else node.results
+        if node is None:
+            return (value,)
+        if isinstance(node.op, lm.Chain):
+            return node.results[node.results.index(value) // 2 * 2 :]
+        return node.results
 
 
 @dataclass
@@ -96,9 +101,13 @@ class _Lowering:
     _constraints: dict[Constraint, int] = field(default_factory=dict)
 
     def define(self, value: Value) -> p.Reg:
-        self._of[value] = reg = p.Reg(self.registers)
-        self.registers += 1
+        self._of[value] = reg = self.register()
         return reg
+
+    def register(self) -> p.Reg:
+        """One that no value of the graph is in."""
+        self.registers += 1
+        return p.Reg(self.registers - 1)
 
     def operand(self, operand: Operand) -> p.Operand:
         return p.Const(operand.value) if isinstance(operand, Const) else self._of[operand]
@@ -201,7 +210,7 @@ def _role(low: _Lowering, op: lm.Role, results: Results, at: At) -> p.Instr:
     )
 
 
-def _gen(low: _Lowering, op: lm.Gen, results: Results, at: At) -> p.Instr:
+def _gen(low: _Lowering, op: lm.Gen, results: Results, at: At) -> p.Gen:
     constraint = op.params.constraint
     return p.Gen(
         into=low.define(results[0]),
@@ -233,6 +242,30 @@ def _match(low: _Lowering, op: lm.Match, results: Results, at: At) -> p.Instr:
         priority=low.priority(),
         at=at,
     )
+
+
+def _chain(low: _Lowering, op: lm.Chain, results: Results, at: At) -> p.Instr:
+    links: list[p.Instr] = []
+    state, texts, gens = low.state(op.state), iter(op.texts), iter(range(len(op.gens)))
+    places = op.places or (at,) * len(op.links)
+    for link, place in zip(op.links, places, strict=True):
+        kind, _, what = link.partition(" ")
+        if kind == "gen":
+            nth = next(gens)
+            gen = lm.Gen(op.state, op.names[nth], op.gens[nth], op.draws[nth])
+            lowered = _gen(low, gen, results[2 * nth : 2 * nth + 2], place)
+            links.append(dataclasses.replace(lowered, state=state))
+            state = lowered.into
+            continue
+        into = low.register()
+        if kind in lm.EDGES:
+            links.append(p.Role(into=into, state=state, role=what, edge=kind, at=place))
+        else:
+            part = next(texts) if kind == "text" else results[2 * int(what) + 1]
+            parts = (low.operand(part),)
+            links.append(p.Extend(into=into, state=state, parts=parts, at=place))
+        state = into
+    return p.Chain(links=tuple(links), at=at)
 
 
 def _select(low: _Lowering, op: lm.Select, results: Results, at: At) -> p.Instr:
@@ -375,6 +408,7 @@ _RULES: dict[type[Op], Callable[..., p.Instr]] = {
     lm.Role: _role,
     lm.Gen: _gen,
     lm.Match: _match,
+    lm.Chain: _chain,
     lm.Select: _select,
     lm.Score: _score,
     lm.Race: _race,

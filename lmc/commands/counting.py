@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lmc.errors import LmcError
 from lmc.ir.analysis import Parts, known_characters
+from lmc.ir.chains import unchained
 from lmc.ir.core import Const, Program, Value
 from lmc.ir.ops import Extend, Role
 from lmc.ir.types import STATE
@@ -50,6 +51,7 @@ class Meter:
             program: whose prompts.
             given: the texts of parameters that are known.
         """
+        program = unchained(program)
         if self.tokenizer is None or self.template is None:
             return known_characters(program, given)
         from lmc.runtime.context import Context

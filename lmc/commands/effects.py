@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from lmc.commands.counting import Meter
 from lmc.commands.timeline import longest_steps
 from lmc.ir.analysis import calls_on_ways, cost
+from lmc.ir.chains import unchained
 from lmc.ir.core import Program
-from lmc.ir.ops import MODEL_CALLS, Prefill, Release
+from lmc.ir.ops import MODEL_CALLS, Chain, Prefill, Release
 from lmc.ir.prompts import prompt_tree
 
 __all__ = ["Work", "deeds", "work_of"]
@@ -43,6 +44,7 @@ class Work:
 
 def work_of(program: Program, meter: Meter) -> Work:
     """The work of a row; prompts are measured by the meter."""
+    program = unchained(program)
     read = calls_on_ways(program.body)
     own = {state: n for state, n in meter.own(program).items() if read.get(state)}
     bounds = cost(program, own)
@@ -63,6 +65,10 @@ def deeds(before: Program, after: Program, meter: Meter) -> list[str]:
 
 
 def _deeds(before: Program, after: Program, meter: Meter) -> Iterator[str]:
+    if chains := _count(after, (Chain,)) - _count(before, (Chain,)):
+        yield f"{_many(chains, 'chain')} of gens, each of them one request"
+        return
+    before, after = unchained(before), unchained(after)
     old, new = work_of(before, meter), work_of(after, meter)
     ops = Counter(n.op.mnemonic for n in after.walk())
     ops.subtract(Counter(n.op.mnemonic for n in before.walk()))

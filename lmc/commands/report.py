@@ -13,6 +13,7 @@ from lmc.commands.effects import deeds, work_of
 from lmc.driver import Compiled, changes_of
 from lmc.errors import Location
 from lmc.ir.analysis import calls_on_ways, cost, definitions
+from lmc.ir.chains import unchained
 from lmc.ir.core import Program, Value
 from lmc.ir.ops import MODEL_CALLS, Prefill, Resume
 from lmc.ir.types import STATE
@@ -48,7 +49,7 @@ def report_of(
         shapes: of the rows of a batch, if there is one.
         meter: measures prompts.
     """
-    graph = compiled.program
+    graph = unchained(compiled.program)
     bounds = cost(graph)
     held: dict[str, Any] = {
         "program": graph.name,
@@ -92,7 +93,7 @@ def report_of(
 
 
 def _shape(shape: Shape) -> dict[str, Any]:
-    graph = shape.compiled.program
+    graph = unchained(shape.compiled.program)
     # as traced: what is appended line by line is still apart
     difference = first_difference(shape.compiled.traced, shape.texts)
     return {

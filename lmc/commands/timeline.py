@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lmc.errors import Location
 from lmc.ir.analysis import gens
+from lmc.ir.chains import unchained
 from lmc.ir.core import Node, Program, Region, Value
 from lmc.ir.ops import MODEL_CALLS, HostCall, If, Prefill
 from lmc.ir.prompts import call_name
@@ -81,7 +82,8 @@ class _Way:
 def predicted(program: Program) -> list[TimeLine]:
     """The ways through a program that take most steps, the longest first; those alike are one."""
     alike: dict[tuple[Bar, ...], list[_Way]] = {}
-    for way in itertools.islice(_ways(program.body, _Way()), MOST_LOOKED_AT):
+    body = unchained(program).body
+    for way in itertools.islice(_ways(body, _Way()), MOST_LOOKED_AT):
         alike.setdefault(tuple(_in_lanes(way.bars)), []).append(way)
     lines = [
         TimeLine(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
-from lmc.ir.ops import MODEL_CALLS, Extend, Gen, If, Match, Prefill, Pure, Release, Role
+from lmc.ir.ops import MODEL_CALLS, Chain, Extend, Gen, If, Match, Prefill, Pure, Release, Role
 from lmc.ir.types import STATE
 from lmc.params import GenParams
 
@@ -42,6 +43,10 @@ def state_tree(program: Program) -> dict[Value, tuple[Value, ...]]:
         made = [v for v in node.results if v.type == STATE]
         for value in made:
             children.setdefault(value, [])
+        if isinstance(node.op, Chain):  # each follows the one before it
+            for before, after in itertools.pairwise((node.op.state, *made)):
+                children.setdefault(before, []).append(after)
+            continue
         for state in node.op.value_operands():
             if state.type == STATE:
                 children.setdefault(state, []).extend(made)
@@ -145,7 +150,7 @@ def cost(program: Program, own: Mapping[Value, int] | None = None) -> Cost:
     """Bounds on the work of one row of a program.
 
     Args:
-        program: what is run.
+        program: what is run, without chains (`lmc.ir.chains.unchained`).
         own: what each state adds to the prompt, if not its constant characters.
     """
     own = known_characters(program) if own is None else own
@@ -160,11 +165,11 @@ def cost(program: Program, own: Mapping[Value, int] | None = None) -> Cost:
 
 
 def gens(op: Op) -> tuple[tuple[str, GenParams], ...]:
-    """The gens of an op, each with its name: of a template there may be several."""
+    """The gens of an op, each with its name: of a template or a chain there may be several."""
     match op:
         case Gen():
             return ((op.name, op.params),)
-        case Match():
+        case Match() | Chain():
             return tuple(zip(op.names, op.gens, strict=True))
         case _:
             return ()

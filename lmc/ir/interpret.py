@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from lmc.errors import InternalError, RunError
 from lmc.ir.core import Const, Node, Operand, Program, Value
 from lmc.ir.ops import (
     Attempt,
+    Chain,
     Extend,
     Gen,
     HostCall,
@@ -179,8 +180,7 @@ def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[A
         case Extend(state, parts):
             return (get(state) + "".join(_escaped(get(part)) for part in parts),)
         case Role(state, role, edge):
-            mark = "⟦" if edge == "begin" else "⟦/"
-            return (f"{get(state)}{mark}{_escaped(role)}⟧",)
+            return (_with_edge(get(state), role, edge),)
         case Gen(state, _, params, draw):
             text = model.gen(get(state), params, 0 if params.greedy else draw)
             return _made(get(state), text), text
@@ -192,6 +192,8 @@ def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[A
                 said.append(model.gen(place, params, 0 if params.greedy else draw))
                 whole += said[-1] + get(behind)
             return _made(get(state), whole), whole, *said
+        case Chain():
+            return tuple(_chained(node.op, get, model))
         case Select(state, choices, _, method, temperature, draw):
             options = [get(choice) for choice in choices]
             draw = draw if temperature else 0
@@ -228,6 +230,29 @@ def _results(node: Node, get: Callable[[Operand], Any], model: Model) -> tuple[A
             return (_unpacked(json.loads(template), [get(item) for item in items]),)
         case _:
             raise InternalError(f"interpret has no rule for {node.op.mnemonic}")
+
+
+def _chained(op: Chain, get: Callable[[Operand], Any], model: Model) -> Iterator[str]:
+    """The state and the text of each gen of a chain."""
+    state, said = get(op.state), list[str]()
+    texts, gens = iter(op.texts), iter(zip(op.gens, op.draws, strict=True))
+    for link in op.links:
+        kind, _, what = link.partition(" ")
+        if link == "text":
+            state += _escaped(get(next(texts)))
+        elif link == "gen":
+            params, draw = next(gens)
+            said.append(model.gen(state, params, 0 if params.greedy else draw))
+            state = _made(state, said[-1])
+            yield from (state, said[-1])
+        elif kind == "made":
+            state += _escaped(said[int(what)])
+        else:
+            state = _with_edge(state, what, kind)
+
+
+def _with_edge(state: str, role: str, edge: str) -> str:
+    return f"{state}{'⟦' if edge == 'begin' else '⟦/'}{_escaped(role)}⟧"
 
 
 def _tokens(result: object) -> int:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from lmc.errors import Location
 from lmc.ir.analysis import Parts
+from lmc.ir.chains import unchained
 from lmc.ir.core import Const, Node, Operand, Program, Region, Value
 from lmc.ir.ops import MODEL_CALLS, Extend, HostCall, If, Match, Role, Score, Select
 from lmc.ir.printer import name_values
@@ -90,6 +91,7 @@ def _readers(nodes: tuple[Node, ...]) -> Counter[Value]:
 
 def prompt_tree(program: Program) -> list[Stretch]:
     """The stretches of a program's prompts, each before those that go on from it."""
+    program = unchained(program)
     names = name_values(program)
     counts = readers(program.body)
     parts = Parts(program)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lmc.errors import IRError, Location, VerifyError
-from lmc.ir.core import Node, Program, Region, Value
-from lmc.ir.ops import Gen, Match, Release, Select
+from lmc.ir.core import Node, Op, Program, Region, Value
+from lmc.ir.ops import Chain, Gen, Match, Release, Select
 from lmc.ir.printer import Line, printed_lines
 
 __all__ = ["verify", "violations"]
@@ -109,12 +109,10 @@ class _Check:
                 yield f"defines a value{f' `{value.hint}`' if value.hint else ''} a second time"
             self.everywhere.add(value)
             way.visible.add(value)
-        if (isinstance(op, (Gen, Match)) and not op.params.greedy) or (
-            isinstance(op, Select) and op.temperature
-        ):
-            if op.draw in way.draws:
-                yield f"draws the same random numbers as another call: both have draw = {op.draw}"
-            way.draws.add(op.draw)
+        for draw in _draws(op):
+            if draw in way.draws:
+                yield f"draws the same random numbers as another call: both have draw = {draw}"
+            way.draws.add(draw)
         if isinstance(op, Release):
             way.released.add(op.state)
 
@@ -127,6 +125,18 @@ class _Check:
             self.lines = {id(line.node): (nth, line) for nth, line in printed if line.node}
         number, line = self.lines[id(node)]
         return f"line {number}: `{line.text.strip()}`: {rule}{_place(node.at)}"
+
+
+def _draws(op: Op) -> list[int]:
+    """The keys of the random numbers that an op takes."""
+    match op:
+        case Chain():
+            return [d for d, gen in zip(op.draws, op.gens, strict=False) if not gen.greedy]
+        case Gen() | Match() if not op.params.greedy:
+            return [op.draw]
+        case Select() if op.temperature:
+            return [op.draw]
+    return []
 
 
 def _place(at: Location | None) -> str:

@@ -2,6 +2,7 @@
 
 from lmc.passes.base import Pass
 from lmc.passes.canonicalize import Canonicalize
+from lmc.passes.chain_gens import ChainGens
 from lmc.passes.cse import CSE
 from lmc.passes.dce import DCE
 from lmc.passes.hoist_prefix import HoistPrefix
@@ -10,10 +11,18 @@ from lmc.passes.schedule_dfs import ScheduleDFS
 
 __all__ = ["PASSES", "PIPELINES"]
 
-PASSES: tuple[type[Pass], ...] = (Canonicalize, CSE, DCE, HoistPrefix, ScheduleDFS, KVLiveness)
+PASSES: tuple[type[Pass], ...] = (
+    Canonicalize,
+    CSE,
+    DCE,
+    HoistPrefix,
+    ChainGens,
+    ScheduleDFS,
+    KVLiveness,
+)
 
 _LEVEL_1: tuple[Pass, ...] = (Canonicalize(), CSE(), DCE())
-_LEVEL_2: tuple[Pass, ...] = (*_LEVEL_1, HoistPrefix(), ScheduleDFS(), KVLiveness())
+_LEVEL_2: tuple[Pass, ...] = (*_LEVEL_1, HoistPrefix(), ChainGens(), ScheduleDFS(), KVLiveness())
 
 PIPELINES: dict[int, tuple[Pass, ...]] = {0: (), 1: _LEVEL_1, 2: _LEVEL_2, 3: _LEVEL_2}
 """The passes of each optimization level."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from lmc.ir.analysis import released
 from lmc.ir.core import Effect, Node, Op, Operand, Program, Region, Value
-from lmc.ir.ops import Gen, If, Match, Score, Select
+from lmc.ir.ops import Chain, Gen, If, Match, Score, Select
 from lmc.passes.rewrite import region_of
 
 __all__ = ["CSE"]
@@ -79,6 +79,10 @@ def _key(op: Op) -> Op | None:
     if isinstance(op, Match):
         unnamed = ("",) * len(op.names)
         return dataclasses.replace(op, names=unnamed, draw=0) if op.params.greedy else None
+    if isinstance(op, Chain):
+        unnamed, none = ("",) * len(op.names), (0,) * len(op.draws)
+        greedy = all(gen.greedy for gen in op.gens)
+        return dataclasses.replace(op, names=unnamed, draws=none) if greedy else None
     if isinstance(op, Select):
         return None if op.temperature else dataclasses.replace(op, name="", draw=0)
     if isinstance(op, Score):

@@ -10,7 +10,7 @@ from lmc.ir.core import Const, Effect, Node, Op, Program, Region, Value
 from lmc.ir.ops import PARTIAL, HostCall, If, Pure, Typed
 from lmc.passes.rewrite import region_of
 
-__all__ = ["DCE"]
+__all__ = ["DCE", "may_raise"]
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,11 @@ def _living(region: Region, read: set[Value]) -> Region:
 
 
 def _must_stay(op: Op) -> bool:
-    return op.terminator or op.effect is not Effect.PURE or _may_raise(op)
+    return op.terminator or op.effect is not Effect.PURE or may_raise(op)
 
 
-def _may_raise(op: Op) -> bool:
+def may_raise(op: Op) -> bool:
+    """Whether an op may fail on operands that have not."""
     match op:
         case HostCall() | Typed():
             return True

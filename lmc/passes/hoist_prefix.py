@@ -127,6 +127,7 @@ class _Hoist:
                 pending = self.pending[before] + gained
             case Prefill(before):
                 same = before in self.invariant
+        self.pending.update((v, 0.0) for v in node.results if v.type == STATE)
         self.pending[state] = pending
         if same:
             self.invariant.add(state)

@@ -44,11 +44,9 @@ class KVLiveness:
             for node in region.nodes:
                 nodes.append(node)
                 if isinstance(node.op, MODEL_CALLS):
-                    nodes += [
-                        Node(Release(value), (), node.at)
-                        for value in node.results
-                        if value.type == STATE and not used[value]
-                    ]
+                    states = [value for value in node.results if value.type == STATE]
+                    if not used[states[-1]]:  # those before it, in a chain, lead to it
+                        nodes.append(Node(Release(states[-1]), (), node.at))
             return region_of(nodes, region)
 
         return program.with_body(map_regions(program.body, released))

@@ -18,6 +18,7 @@ Not here    which reasons there are (`unknowns`), the form of the answer (`predi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -26,11 +27,19 @@ from lmc.constraints.matcher import TokenMatcher
 from lmc.runtime.dry_runner import DryRunner, Limits
 from lmc.runtime.engine import EngineCore, Handle, OnDone, OnText
 from lmc.runtime.executor import Executor
-from lmc.runtime.request import Constraint, GenRequest, PrefillRequest, Request, ScoreRequest
+from lmc.runtime.request import (
+    Constraint,
+    GenRequest,
+    GenResult,
+    PrefillRequest,
+    Request,
+    ScoreRequest,
+)
 from lmc.runtime.target import Target
 from lmc.runtime.unknowns import Unknowns
 
 if TYPE_CHECKING:
+    from lmc.plan import Instr
     from lmc.runtime.planned_rows import Place, RowSpec
     from lmc.runtime.row import Row
     from lmc.runtime.row_stream import RowStream
@@ -120,17 +129,25 @@ class _DryCore(EngineCore):
 
     def submit(self, request: Request, on_done: OnDone, on_text: OnText | None = None) -> Handle:
         if isinstance(request, GenRequest):
-            request = self._told(request)
+            request = self._told(request, self.unknowns.calls())
         elif not isinstance(request, (ScoreRequest, PrefillRequest)):
-            self.unknowns.note_length()
+            self.unknowns.note_length(self.unknowns.calls()[0])
         return super().submit(request, on_done, on_text)
 
-    def _told(self, request: GenRequest) -> GenRequest:
-        """The request for a text of a length that is decided."""
+    def _told(self, request: GenRequest, calls: Sequence[Instr | None]) -> GenRequest:
+        """The request for a text of a length that is decided; `calls` are it and its chain's."""
+        follow = request.follow
+        if follow is not None:
+
+            def go_on(result: GenResult) -> GenRequest | None:
+                following = follow(result)
+                return following and self._told(following, calls[1:])
+
+            request = replace(request, follow=go_on)
         self.unknowns.sampled = self.unknowns.sampled or request.sampling.temperature > 0
         if _has_one_length(request):
             return request
-        self.unknowns.note_length()
+        self.unknowns.note_length(calls[0])
         params, longest = request.params, self.unknowns.longest
         if request.constraint is not None:
             if longest:

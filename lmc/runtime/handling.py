@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 from lmc import plan as p
 from lmc.errors import LmcError, RunError
 from lmc.params import GenParams
-from lmc.runtime.request import Sampling
+from lmc.runtime.request import Request, Sampling
 from lmc.runtime.row import Failure, Row
 
 if TYPE_CHECKING:
+    from lmc.runtime.engine import Handle
     from lmc.runtime.executor import Executor
 
-__all__ = ["constraint_errors", "fail", "sampling_of", "submit", "value_of"]
+__all__ = [
+    "constraint_errors", "fail", "hand_over", "observed", "sampling_of", "submit", "value_of",
+]  # fmt: skip
 
 
 def value_of(row: Row, operand: p.Operand) -> Any:  # noqa: ANN401 - a register holds any value
@@ -61,7 +64,7 @@ def constraint_errors() -> Iterator[None]:
 def submit(
     executor: Executor,
     row: Row,
-    request: Any,  # noqa: ANN401 - one of the engine's
+    request: Request,
     done: Callable[[Any], None],
     on_text: Callable[[str], None] | None = None,
     call: int | None = None,
@@ -77,20 +80,45 @@ def submit(
         call: the register that its result will be in, if it is a model call of the program.
         instr: what it is submitted for, as far as observers are to know.
     """
-    if executor.observer is not None:
-        done = executor.observer.request(row, instr, request, done)
+    hand_over(executor, row, request, observed(executor, row, instr, request, done), on_text, call)
+
+
+def observed(
+    executor: Executor,
+    row: Row,
+    instr: p.Instr | None,
+    request: Request,
+    done: Callable[[Any], None],
+) -> Callable[[Any], None]:
+    """What is to be called at the end of a request instead of `done`."""
+    if executor.observer is None:
+        return done
+    return executor.observer.request(row, instr, request, done)
+
+
+def hand_over(
+    executor: Executor,
+    row: Row,
+    request: Request,
+    done: Callable[[Any], None],
+    on_text: Callable[[str], None] | None,
+    call: int | None,
+) -> Handle | None:
+    """Submit a request, unobserved; its handle, or None if it has ended."""
     finished = False
-    handle: Any = None
+    handle: Handle | None = None
 
     def once(result: Any) -> None:  # noqa: ANN401
         nonlocal finished
         finished = True
-        row.handles.pop(handle, None)
+        row.handles.pop(handle, None)  # None before it is known
         try:
             done(result)
         except Exception as error:  # called by the engine, whose other requests must go on
             executor.fault(row, error)
 
     handle = executor.core.submit(request, once, on_text)
-    if not finished:
-        row.handles[handle] = call
+    if finished:
+        return None
+    row.handles[handle] = call
+    return handle

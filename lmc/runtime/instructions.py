@@ -12,19 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lmc import plan as p
-from lmc.errors import LmcError, PlanError, RunError
+from lmc.errors import PlanError, RunError
 from lmc.runtime.context import Context
-from lmc.runtime.handling import constraint_errors, fail, sampling_of, submit, value_of
+from lmc.runtime.generating import chain, extend, gen, role
+from lmc.runtime.handling import submit, value_of
 from lmc.runtime.host_calls import host
 from lmc.runtime.matching import match
-from lmc.runtime.race import race, refuse_dropped
-from lmc.runtime.request import (
-    GenRequest,
-    GenResult,
-    KeyArray,
-    PrefillRequest,
-)
-from lmc.runtime.results import CallMeta, KnownCall, RowResult
+from lmc.runtime.race import race
+from lmc.runtime.request import KeyArray, PrefillRequest
+from lmc.runtime.results import KnownCall, RowResult
 from lmc.runtime.row import Blame, Fail, Failure, Pending, Reader, Row
 from lmc.runtime.scoring import score, select
 from lmc.textops import PURE
@@ -38,54 +34,6 @@ __all__ = ["HANDLERS"]
 
 def _start(executor: Executor, row: Row, instr: p.Start) -> None:
     executor.set(row, instr.into.index, Context())
-
-
-def _extend(executor: Executor, row: Row, instr: p.Extend) -> None:
-    text = "".join([value_of(row, part) for part in instr.parts])
-    executor.set(row, instr.into.index, row.regs[instr.state.index].extend(text))
-
-
-def _role(executor: Executor, row: Row, instr: p.Role) -> None:
-    state: Context = row.regs[instr.state.index]
-    executor.set(
-        row, instr.into.index, state.role(instr.role, instr.edge, executor.target.template)
-    )
-
-
-def _gen(executor: Executor, row: Row, instr: p.Gen) -> None:
-    state: Context = row.regs[instr.state.index].settle(executor.target.tokenizer)
-    params = instr.params
-    constraint = None
-    if instr.constraint is not None:
-        with constraint_errors():
-            constraint = executor.target.matcher(row.constraints[instr.constraint])
-    request = GenRequest(
-        keys=state.keys,
-        priority=(row.order, instr.priority),
-        params=params,
-        sampling=sampling_of(row, params, instr.draw),
-        constraint=constraint,
-        stop_automata=tuple(row.constraints[index] for index in instr.stops),
-        bias=executor.target.bias(params.logit_bias),
-    )
-
-    def done(result: Any) -> None:  # noqa: ANN401 - a GenResult or an error
-        if isinstance(result, LmcError):
-            fail(executor, row, instr, result)
-            return
-        if refuse_dropped(executor, row, instr):
-            return
-        assert isinstance(result, GenResult), "a gen request gives a GenResult"
-        if not row.finished:
-            row.meta[instr.into_text.index] = CallMeta.of_gen(result, params)
-        executor.set(row, instr.into.index, state.after_gen(result))
-        executor.set(row, instr.into_text.index, result.text)
-
-    on_text = None
-    if row.stream is not None:
-        lead = state.since(row.regs[instr.state.index])
-        on_text = row.stream.writer(instr.into, instr.into_text, lead=lead)
-    submit(executor, row, request, done, on_text, instr.into_text.index, instr)
 
 
 def _text(executor: Executor, row: Row, instr: p.StateText) -> None:
@@ -280,11 +228,12 @@ def _read(_: Executor, row: Row, instr: Reader) -> None:
 
 HANDLERS: dict[str, Callable[..., None]] = {
     "start": _start,
-    "extend": _extend,
+    "extend": extend,
     "blame": _blame,
     "fail": _fail,
-    "role": _role,
-    "gen": _gen,
+    "role": role,
+    "gen": gen,
+    "chain": chain,
     "match": match,
     "select": select,
     "score": score,

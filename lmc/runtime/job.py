@@ -26,17 +26,17 @@ class Stage(enum.Enum):
 MOVES: dict[Stage, frozenset[Stage]] = {
     Stage.WAITING: frozenset({Stage.PREFILL, Stage.DONE, Stage.ABORTED}),
     Stage.PREFILL: frozenset({Stage.DECODE, Stage.WAITING, Stage.DONE, Stage.ABORTED}),
-    Stage.DECODE: frozenset({Stage.WAITING, Stage.DONE, Stage.ABORTED}),
+    Stage.DECODE: frozenset({Stage.PREFILL, Stage.WAITING, Stage.DONE, Stage.ABORTED}),
     Stage.DONE: frozenset(),
     Stage.ABORTED: frozenset(),
 }
 
 
 class Job:
-    """A request in the scheduler's hands; others only read it.
+    """A request in the scheduler's hands, or a chain of them; others only read it.
 
     Attributes:
-        request, work: what is wanted.
+        request, work: what is wanted; in a chain, what is wanted now.
         arrival: its number in order of submission.
         stage: where it stands.
         cached_tokens: of its prompt, how many were found in the cache.
@@ -75,6 +75,16 @@ class Job:
         self.retracted = False  # ever: its prompt has been counted and computed
         self.before = 0  # admissions that may come first without overtaking it
         self.matched = 0  # cached prefix when the cache had `seen_version`
+        self.seen_version = -1
+
+    def go_on(self, request: Request, work: Work) -> None:
+        """Be the request that follows the one that has ended, from now on."""
+        self.request, self.work = request, work
+        self.cached_tokens = 0
+        self.submitted = time.monotonic()
+        self.started = None if self.stage is Stage.WAITING else self.submitted
+        self.first_token = None
+        self.retracted = False
         self.seen_version = -1
 
     @property

@@ -80,17 +80,18 @@ class KVMemory:
             sequence.leased = end
 
     def share_last(self, sequence: TokenSequence) -> None:
-        """Let the cache hold the last token, which was computed though it was held already.
+        """Let the cache hold the last tokens, which were computed in slots of the sequence's own.
 
-        The cache has its entry still, or let go of it meanwhile. The sequence uses the slot that
-        the cache holds before its own is freed.
+        Where it has them, the sequence uses the slots that the cache holds before its own are free.
         """
         start, end = sequence.leased, sequence.computed
         own = sequence.slots[start:end]
         kept = sequence.need_lease().grow(sequence.keys[start:end], own)
-        sequence.replace_slots(start, kept)
         sequence.leased = end
-        self.pool.give(own[kept != own])
+        held = kept != own
+        if held.any():
+            sequence.replace_slots(start, kept)
+            self.pool.give(own[held])
 
     def keep_paths(
         self, sequence: TokenSequence, paths: Iterable[tuple[KeyArray, IntArray]]
@@ -108,6 +109,14 @@ class KVMemory:
             known = lease.insert(keys, slots)
             given.update(slots[known:].tolist())
         return given
+
+    def cut(self, sequence: TokenSequence, end: int) -> None:
+        """Take the slots of what lies behind `end`, and let the cache hold what is before it."""
+        cut = min(end, sequence.computed)
+        self.pool.give(sequence.slots[cut : sequence.placed])
+        sequence.computed = sequence.placed = cut
+        if sequence.leased < cut:
+            self.share_last(sequence)
 
     def let_go(self, sequence: TokenSequence, end: int, others: IntArray) -> None:
         """Take a sequence's slots: the cache gets what is computed up to `end`.

@@ -157,7 +157,8 @@ class FirstPrompts:
         """The instructions of a block, each with the registers that it waits for."""
         known = self._blocks.get(id(block))
         if known is None:
-            known = tuple((instr, tuple(instr.waits())) for instr in block.instrs)
+            instrs = p.unchained(block.instrs)
+            known = tuple((instr, tuple(instr.waits())) for instr in instrs)
             self._blocks[id(block)] = known
         return known
 

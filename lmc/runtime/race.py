@@ -107,7 +107,9 @@ def tokens_made(meta: Any) -> int:  # noqa: ANN401 - a CallMeta, nested lists of
 
 def refuse_dropped(executor: Executor, row: Row, instr: p.Instr) -> bool:
     """Fail a model call of a branch that has lost; whether it is one."""
-    if not row.dropped or row.dropped.isdisjoint(instr.writes()):
+    if not row.dropped or isinstance(instr, p.Chain):  # whose gens are asked about one by one
+        return False
+    if row.dropped.isdisjoint(instr.writes()):
         return False
     fail(executor, row, instr, Cancelled("its branch was not among the first to finish"))
     return True

@@ -13,7 +13,7 @@ Token keys
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -150,6 +150,8 @@ class GenRequest(Request):
         extra_tokens: more than `params.max_tokens`, for what is known of the text.
         closing_tokens: of the closing text; they are not generated, but ending in time reckons with
             them.
+        follow: called with the result when the gen has ended by itself; gives what goes on from its
+            tokens in the same place, or None. Only the result of the last request is handed over.
     """
 
     params: GenParams = field(default_factory=GenParams)
@@ -160,6 +162,7 @@ class GenRequest(Request):
     closing: str = ""
     extra_tokens: int = 0
     closing_tokens: int = 0
+    follow: Callable[[GenResult], GenRequest | None] | None = None
 
 
 @dataclass(slots=True)

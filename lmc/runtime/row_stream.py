@@ -18,7 +18,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lmc.plan import Attempt, Block, Gen, If, Instr, MakeList, Match, Plan, Reg, Ret, Select
+from lmc.plan import (
+    Attempt,
+    Block,
+    Gen,
+    If,
+    Instr,
+    MakeList,
+    Match,
+    Plan,
+    Reg,
+    Ret,
+    Select,
+    unchained,
+)
 from lmc.runtime.context import Context
 from lmc.runtime.feed import Feed, Piece
 
@@ -107,7 +120,7 @@ def _survey(
 ) -> _Lines | None:
     """Note what all ways from a block on have in common; None if none of them ends in the plan."""
     makers = dict(around)
-    for instr in block.instrs:
+    for instr in unchained(block.instrs):
         makers.update(dict.fromkeys(instr.writes(), instr))
         texts.update(text for _, text in outputs(instr))
     last = block.instrs[-1] if block.instrs else None
@@ -272,7 +285,7 @@ class RowStream:
             else:
                 whole = value if isinstance(value, str) else ""
                 part.reason = getattr(row.meta.get(index), "finish_reason", None)
-            self._say(part, whole[part.said :])
+            part.held.append(whole[part.said :])
             part.done = True
             self._advance(part.channel)
 

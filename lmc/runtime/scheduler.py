@@ -32,12 +32,12 @@ import numpy as np
 from lmc.errors import Cancelled, CapacityError, InternalError, LmcError, RunError
 from lmc.runtime.job import MOVES, Job, Stage
 from lmc.runtime.kv_memory import KVMemory
-from lmc.runtime.request import GenResult, IntArray, Outcome, Request, Segment, Step
+from lmc.runtime.request import GenRequest, GenResult, IntArray, Outcome, Request, Segment, Step
 from lmc.runtime.score_work import ScoreWork
 from lmc.runtime.sequence import TokenSequence
 from lmc.runtime.stats import EngineStats
 from lmc.runtime.waiting import WaitingQueue
-from lmc.runtime.work import GenWork, Result, Vocabulary, work_of
+from lmc.runtime.work import GenWork, Result, Vocabulary, Work, work_of
 
 __all__ = ["Scheduler"]
 
@@ -53,8 +53,14 @@ class _Part:
     """A job's segments in a step: `segments[first:last]`."""
 
     job: Job
+    work: Work
     first: int
     last: int
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended, or goes on with another request."""
+        return self.job.ended or self.job.work is not self.work
 
 
 class Scheduler:
@@ -125,20 +131,31 @@ class Scheduler:
         """Take a request. One that cannot be served, or needs no model, ends at once."""
         job = Job(request, self._arrivals)
         self._arrivals += 1
-        try:
-            self._prepare(job)
-        except LmcError as error:
-            self._end(job, Stage.ABORTED, error)
-            return job
-        if job.need_work().finished:
+        following: Request | None = request
+        while following is not None:
+            try:
+                work, forced = self._open(following)
+            except LmcError as error:
+                self._end(job, Stage.ABORTED, error)
+                return job
+            job.go_on(following, work)
+            if not work.finished:
+                room = min(work.to_make(), _FIRST_ROOM) + len(forced)
+                job.sequence = TokenSequence(following.keys, room)
+                job.sequence.append_made(forced)
+                self._waiting.add(job)
+                return job
             self.stats.requests += 1
-            self._complete(job)
-            return job
-        self._waiting.add(job)
+            following = _following(job)
+        self._complete(job)
         return job
 
-    def _prepare(self, job: Job) -> None:
-        request = job.request
+    def _open(self, request: Request) -> tuple[Work, list[int]]:
+        """The work of a request, and the tokens that are forced at once.
+
+        Raises:
+            LmcError: it is malformed, too large, or its constraint fails.
+        """
         prompt = len(request.keys)
         work = work_of(request, self._vocabulary, self._context - prompt)
         deepest = prompt
@@ -148,7 +165,6 @@ class Scheduler:
             needed += work.size
         if deepest > self._context:
             raise _too_large(deepest, self._context, "positions", "the model")
-        job.work = work
         forced: list[int] = []
         if isinstance(work, GenWork):
             forced = work.begin()
@@ -156,8 +172,7 @@ class Scheduler:
             self.stats.forced_tokens += len(forced)
         if not work.finished and needed > self.memory.capacity:
             raise _too_large(needed, self.memory.capacity, "KV slots", "the pool")
-        job.sequence = TokenSequence(request.keys, min(work.to_make(), _FIRST_ROOM) + len(forced))
-        job.sequence.append_made(forced)
+        return work, forced
 
     def cancel(self, job: Job) -> None:
         """End a request now, or with the step that is under way; nothing if it has ended."""
@@ -215,12 +230,12 @@ class Scheduler:
         try:
             for outcome in outcomes:
                 ahead -= 1
-                live = [part for part in live if not part.job.ended]
+                live = [part for part in live if not part.over]
                 for part in live:
                     self._take(part, step, outcome, ahead)
         except Exception as cause:  # the runner's, as in `fail`
             for part in live:
-                if not part.job.ended:
+                if not part.over:
                     error = RunError(f"a step of the model failed: {cause or type(cause).__name__}")
                     error.__cause__ = cause
                     self._abort(part.job, error)
@@ -338,7 +353,8 @@ class Scheduler:
             else:
                 segment = Segment(tokens, start, context, True)
             self._segments.append(segment)
-            self._parts.append(_Part(job, len(self._segments) - 1, len(self._segments)))
+            last = len(self._segments)
+            self._parts.append(_Part(job, job.need_work(), last - 1, last))
 
     def _place_prefill(self, job: Job, budget: int) -> int:
         """Place as many of the job's tokens as budget and memory allow; how many."""
@@ -363,7 +379,7 @@ class Scheduler:
             self._place_prompt(job, slots[: end - start])
         if count > end - start:
             self._segments += work.place_branches(sequence, slots[end - start :])
-        self._parts.append(_Part(job, first, len(self._segments)))
+        self._parts.append(_Part(job, work, first, len(self._segments)))
         return count
 
     def _place_prompt(self, job: Job, slots: IntArray) -> None:
@@ -502,9 +518,52 @@ class Scheduler:
                 self.stats.generated_tokens += 1
                 self.stats.forced_tokens += len(added) - 1
         if work.finished:
-            self._complete(job)
+            self._follow(job)
         elif drawn and work.to_make() and job.stage is Stage.PREFILL:
             self._move(job, Stage.DECODE)
+
+    def _follow(self, job: Job) -> None:
+        """The job has all that its request wants: go on with the next one, or complete it."""
+        while not job.ended and job.need_work().finished:
+            following = _following(job)
+            if job.ended:  # who was asked what follows has cancelled it
+                return
+            if following is None:
+                self._complete(job)
+                return
+            try:
+                work, forced = self._open(following)
+            except LmcError as error:
+                self._abort(job, error)
+                return
+            self._go_on(job, following, work, forced)
+
+    def _go_on(self, job: Job, request: Request, work: Work, forced: list[int]) -> None:
+        """Let a running job be another request, which goes on from its tokens."""
+        sequence = job.sequence
+        end = sequence.prompt + job.need_work().kept()
+        keys = request.keys
+        computed = min(end, sequence.computed)
+        if (
+            sequence.leased <= end
+            and computed < len(keys)
+            and np.array_equal(keys[:computed], sequence.keys[:computed])
+        ):
+            self.memory.cut(sequence, end)
+            sequence.go_on(keys)
+            job.go_on(request, work)
+        else:  # it has been retracted, or nothing is new, or it is another prompt
+            self.memory.let_go(sequence, end, _NO_SLOTS)
+            job.go_on(request, work)
+            sequence = job.sequence = TokenSequence(keys, min(work.to_make(), _FIRST_ROOM))
+            self.memory.begin(sequence, job.match_limit())
+        if job.stage is not Stage.PREFILL:
+            self._move(job, Stage.PREFILL)
+        sequence.append_made(forced)
+        self.stats.requests += 1
+        if not work.finished:
+            self.stats.prompt_tokens += sequence.prompt
+            self._count_cached(job, 0)
 
     def _complete(self, job: Job) -> None:
         """The job has all it wants."""
@@ -553,6 +612,17 @@ class Scheduler:
         if stage not in MOVES[job.stage]:
             raise InternalError(f"a request cannot go from {job.stage.value} to {stage.value}")
         job.stage = stage
+
+
+def _following(job: Job) -> GenRequest | None:
+    """The request that follows the one that has ended, if there is one."""
+    request, work = job.request, job.need_work()
+    if not isinstance(request, GenRequest) or request.follow is None:
+        return None
+    result = work.result(job.cached_tokens)
+    assert isinstance(result, GenResult), "a gen request gives a GenResult"
+    result.timings = job.timings()
+    return request.follow(result)
 
 
 def _too_large(needed: int, there: int, unit: str, whose: str) -> CapacityError:

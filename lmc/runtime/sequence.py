@@ -59,6 +59,16 @@ class TokenSequence:
             self.tokens[at] = token
         self.total = end
 
+    def go_on(self, keys: KeyArray) -> None:
+        """Become the prompt `keys`, which begins with what is computed."""
+        end = len(keys)
+        if end > len(self.keys):
+            self._grow(end)
+        begin = self.computed
+        self.keys[begin:end] = keys[begin:]
+        self.tokens[begin:end] = keys[begin:] >> 1
+        self.prompt = self.total = end
+
     def _grow(self, wanted: int) -> None:
         size = max(wanted, 2 * len(self.keys))
         for name in ("keys", "tokens", "slots"):

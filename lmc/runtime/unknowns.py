@@ -27,7 +27,7 @@ __all__ = ["Unknowns"]
 
 Handler = Callable[..., None]
 
-_CALLS = (p.Gen, p.Match, p.Select, p.Score)
+_CALLS = (p.Gen, p.Match, p.Chain, p.Select, p.Score)
 _PLACEHOLDERS: Mapping[str, Any] = {"text": "", "int": 0, "float": 0.0, "bool": False}
 
 
@@ -62,7 +62,7 @@ class Unknowns:
     def _leading(self, block: p.Block) -> set[int]:
         """The registers at the beginning of a block whose states lead to model calls."""
         leading: set[int] = set()
-        for instr in reversed(block.instrs):
+        for instr in reversed(list(p.unchained(block.instrs))):
             if isinstance(instr, p.If):
                 leading |= self._leading(instr.then) | self._leading(instr.orelse)
                 if _has_calls(instr.then) or _has_calls(instr.orelse):
@@ -87,13 +87,19 @@ class Unknowns:
         }
         return {op: self._watched(own.get(op, handler)) for op, handler in real.items()}
 
-    def note_length(self) -> None:
-        """The model call that is handled now may make any number of tokens."""
-        names = getattr(self._current, "names", None) or (getattr(self._current, "name", "a gen"),)
-        self._note(f"how long {' and '.join(map(repr, names))} will be")
+    def calls(self) -> tuple[p.Instr | None, ...]:
+        """The model call that is handled now, or the gens of the chain."""
+        if isinstance(self._current, p.Chain):
+            return tuple(link for link in self._current.links if isinstance(link, p.Gen))
+        return (self._current,)
 
-    def _note(self, what: str) -> None:
-        at = getattr(self._current, "at", None)
+    def note_length(self, call: p.Instr | None) -> None:
+        """A model call may make any number of tokens."""
+        names = getattr(call, "names", None) or (getattr(call, "name", "a gen"),)
+        self._note(f"how long {' and '.join(map(repr, names))} will be", call)
+
+    def _note(self, what: str, instr: p.Instr | None = None) -> None:
+        at = getattr(instr or self._current, "at", None)
         self._reasons[f"{what} is not known ({at})" if at else f"{what} is not known"] = None
 
     def _knows(self, row: Row, operands: Sequence[p.Operand]) -> bool:
@@ -104,7 +110,11 @@ class Unknowns:
         def handle(executor: Executor, row: Row, instr: p.Instr) -> None:
             self._current = instr
             unknown = self._unknown.setdefault(row.order, set())
-            if isinstance(instr, _CALLS) or not unknown.isdisjoint(instr.reads()):
+            if isinstance(instr, p.Chain):
+                unknown.update(instr.writes())
+                for link in instr.links:
+                    self._say(row, link)
+            elif isinstance(instr, _CALLS) or not unknown.isdisjoint(instr.reads()):
                 self._say(row, instr)
                 unknown.update(instr.writes())
             handler(executor, row, instr)
@@ -128,7 +138,7 @@ class Unknowns:
             case p.Pick() if id(instr) in self._matters:
                 texts = (instr.index,)
         if not self._knows(row, texts):
-            self._note("the text put into a prompt")
+            self._note("the text put into a prompt", instr)
 
     # What is done otherwise
 
@@ -145,7 +155,7 @@ class Unknowns:
     def _weight(self, block: p.Block) -> tuple[int, int, int]:
         """Model calls, tokens they may make, and characters of constant text, for a block."""
         calls = tokens = characters = 0
-        for instr in block.instrs:
+        for instr in p.unchained(block.instrs):
             match instr:
                 case p.If():
                     choose = max if self.longest else min

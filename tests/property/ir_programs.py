@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lmc.ir import Const, Operand, Program, ProgramBuilder, RegionBuilder, Type, Value
 from lmc.ir.ops import (
     Attempt,
+    Chain,
     Extend,
     Gen,
     HostCall,
@@ -78,7 +79,19 @@ literals: dict[Type, st.SearchStrategy[Any]] = {
 
 
 KINDS = [  # of nodes; listed more often, drawn more often
-    *("start", "extend", "extend", "extend", "role", "gen", "gen", "match", "select", "score"),
+    *(
+        "start",
+        "extend",
+        "extend",
+        "extend",
+        "role",
+        "gen",
+        "gen",
+        "match",
+        "chain",
+        "select",
+        "score",
+    ),
     *("prefill", "text", "race", "pick", "attempt"),
     *("release", "pure", "pure", "pure", "list", "pack", "host", "host", "typed"),
 ]
@@ -143,6 +156,30 @@ class _Maker:
                 args.append(operand)
         return Pure(fn, tuple(args))
 
+    def chain(self, state: Value, visible: list[Value], first_draw: int) -> Chain:
+        texts: list[Operand] = []
+        links, gens = ["gen"], 1
+        for link in self.draw(st.lists(st.sampled_from(["gen", "text", "made", "role"]))):
+            if link == "text":
+                text = self.operand(visible, TEXT)
+                assert text is not None
+                texts.append(text)
+            elif link == "made":
+                link = f"made {self.draw(st.integers(0, gens - 1))}"
+            elif link == "role":
+                link = self.draw(st.sampled_from(["begin user", "end a b"]))
+            gens += link == "gen"
+            links.append(link)
+        count = range(gens + 1)
+        return Chain(
+            state,
+            tuple(texts),
+            (*links, "gen"),
+            tuple(self.draw(self.hints) for _ in count),
+            tuple(self.draw(gen_params) for _ in count),
+            tuple(first_draw + n for n in count),
+        )
+
     def region(
         self,
         body: RegionBuilder,
@@ -185,6 +222,11 @@ class _Maker:
                 after, whole, *_ = add(op)
                 calls.append((after, whole))
                 made_calls += 1
+            elif kind == "chain":
+                made = self.chain(state, visible, made_calls)
+                results = add(made)
+                calls += zip(results[::2], results[1::2], strict=True)
+                made_calls += len(made.gens)
             elif kind == "select":
                 name, choices = self.draw(self.hints), self.texts(visible, 1)
                 heat = self.draw(st.sampled_from([0.0, 0.0, 1.0]))

@@ -153,6 +153,66 @@ class Asked:
     handle: Handle | None = None
     cancelled: bool = False
     failed: bool = False
+    goes_on: bool = False  # its chain
+
+
+@dataclass
+class Link:
+    """A gen of a chain, and what comes before it in the prompt."""
+
+    keys: list[int]
+    params: GenParams
+    sampling: Sampling
+    words: list[list[int]] | None
+    elsewhere: bool  # after another prompt than what the chain has made so far
+
+
+FORCED = st.sampled_from([[[0, 1], [0, 2]], [[3, 1, 0], [3, 1, 2, 2], [3, 1, 2, 3]]])
+LINKS = st.builds(
+    Link,
+    keys=st.lists(st.sampled_from([0, 2, 20]), max_size=3),
+    params=PARAMS.map(lambda p: replace(p, max_tokens=p.max_tokens % 6, min_tokens=0)),
+    sampling=SAMPLING,
+    words=st.none() | st.lists(TOKENS, min_size=1, max_size=3) | FORCED,
+    elsewhere=st.sampled_from([False] * 7 + [True]),
+)
+
+
+class Chained:
+    """A chain of gens: each request is known when the one before it has ended."""
+
+    def __init__(self, machine: EngineMachine, keys: list[int], links: list[Link]) -> None:
+        self.machine, self.links = machine, list(links)
+        self.handle: Handle | None = None
+        self.current = self._ask(keys, self.links.pop(0))
+
+    def _ask(self, keys: list[int], link: Link) -> Asked:
+        constraint = Words(link.words) if link.words else None
+        request = gen_request(keys, (), link.params, link.sampling, constraint)
+        if self.links:
+            request.follow = self.follow
+        asked = Asked(request, link.words, handle=self.handle)
+        self.machine.asked.append(asked)
+        return asked
+
+    def follow(self, result: GenResult) -> GenRequest | None:
+        before = self.current
+        before.outcomes.append(result)
+        before.goes_on = True
+        link = self.links.pop(0)
+        keys = before.request.keys.tolist() + [2 * t + 1 for t in result.tokens[: result.kept]]
+        self.current = self._ask([20, *keys] if link.elsewhere else keys + link.keys, link)
+        assert isinstance(self.current.request, GenRequest)
+        return self.current.request
+
+    def submit(self) -> None:
+        self.handle = self.machine.core.submit(
+            self.current.request,
+            lambda outcome: self.current.outcomes.append(outcome),
+            lambda piece: self.current.pieces.append(piece),
+        )
+        for asked in self.machine.asked:
+            asked.handle = asked.handle or self.handle
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -175,6 +235,7 @@ class EngineMachine(RuleBasedStateMachine):
             **limits,
         )
         self.asked: list[Asked] = []
+        self.links = 0
 
     def submit(self, asked: Asked) -> None:
         asked.handle = self.core.submit(asked.request, asked.outcomes.append, asked.pieces.append)
@@ -204,6 +265,11 @@ class EngineMachine(RuleBasedStateMachine):
         constraint = DeadEnd(words) if dead else Words(words)
         self.submit(Asked(gen_request(keys, (), params, sampling, constraint), words))
 
+    @rule(keys=KEYS, links=st.lists(LINKS, min_size=2, max_size=4))
+    def chained(self, keys: list[int], links: list[Link]) -> None:
+        Chained(self, keys, links).submit()
+        self.links += len(links)
+
     @rule(keys=KEYS, continuations=st.lists(TOKENS, min_size=1, max_size=4), priority=PRIORITY)
     def score(
         self, keys: list[int], continuations: list[list[int]], priority: tuple[int, ...]
@@ -232,7 +298,8 @@ class EngineMachine(RuleBasedStateMachine):
         asked = data.draw(st.sampled_from(self.asked))
         assert asked.handle is not None
         if not asked.handle.ended:
-            asked.cancelled = True
+            for other in self.asked:  # the gen that its chain is at
+                other.cancelled |= other.handle is asked.handle and not other.outcomes
         self.core.cancel(asked.handle)
         if self.core._flight is not None:
             self.core.step()  # with its end, at the latest
@@ -271,7 +338,7 @@ class EngineMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "core"):
             return
-        work = sum(len(a.request.keys) + 30 for a in self.asked)
+        work = sum(len(a.request.keys) + 30 for a in self.asked) + 60 * self.links
         bound = 20 + 8 * work
         while self.core.has_work:
             self.core.step()
@@ -293,7 +360,9 @@ def check(asked: Asked, capacity: int) -> None:
     request, outcome = asked.request, asked.outcomes[0]
     if asked.failed:
         return
-    if isinstance(request, GenRequest):
+    if len(request.keys) > CONTEXT:
+        assert isinstance(outcome, CapacityError)
+    elif isinstance(request, GenRequest):
         check_gen(asked, request, capacity)
     elif asked.cancelled:
         assert isinstance(outcome, Cancelled)
@@ -329,7 +398,8 @@ def check_gen(asked: Asked, request: GenRequest, capacity: int) -> None:
         assert outcome.stop == expected.stop
         assert same(outcome.logprobs, expected.logprobs)
         assert outcome.top_logprobs == expected.tops
-    assert "".join(asked.pieces) == outcome.text
+    said = "".join(asked.pieces)  # a chain that goes on has the rest from the result
+    assert outcome.text.startswith(said) if asked.goes_on else outcome.text == said
     assert outcome.prompt_tokens == len(request.keys)
     assert 0 <= outcome.cached_tokens <= outcome.prompt_tokens
 
@@ -387,3 +457,27 @@ def test_texts_that_outgrow_the_pool_together_come_out_as_alone(
     assert not core.has_work, "the engine does not come to an end"
     for asked in everything:
         check(asked, kv_tokens)
+
+
+@given(
+    chains=st.lists(
+        st.tuples(KEYS, st.lists(LINKS, min_size=2, max_size=5)), min_size=1, max_size=4
+    ),
+    kv_tokens=st.integers(14, 40),
+    max_batch_tokens=st.integers(2, 30),
+    headroom=st.integers(0, 3),
+    repeats=st.sampled_from([1, 4]),
+    kind=st.sampled_from([Stumbling, Overlapping]),
+)
+@settings(max_examples=200, derandomize=True, deadline=None)
+def test_gens_of_chains_come_out_as_alone(
+    chains: list[tuple[list[int], list[Link]]],
+    repeats: int,
+    kind: type[Stumbling],
+    **limits: int,
+) -> None:
+    machine = EngineMachine()
+    machine.build(repeats=repeats, kind=kind, max_running=3, max_overtaken=4, **limits)
+    for keys, links in chains:
+        machine.chained(keys, links)
+    machine.teardown()

@@ -25,6 +25,7 @@ from lmc.commands.report import Shape, first_prompts, report_of
 from lmc.commands.timeline import TimeLine, measured, predicted
 from lmc.driver import Compiled, changes_of
 from lmc.errors import Location
+from lmc.ir.chains import unchained
 from lmc.ir.core import Program, Value
 from lmc.ir.prompts import Stretch, prompt_tree
 
@@ -229,6 +230,7 @@ class _Prompt:
 
 
 def _prompts(program: Program, meter: Meter, given: Mapping[Value, str]) -> list[_Prompt]:
+    program = unchained(program)
     own = meter.own(program, given)
     tree = prompt_tree(program)[:MOST_STRETCHES]
     lengths = [sum(own.get(state, 0) for state in stretch.states) for stretch in tree]

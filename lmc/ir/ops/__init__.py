@@ -6,6 +6,7 @@ from lmc.ir.core import Op
 from lmc.ir.ops.flow import If, Resume, Ret
 from lmc.ir.ops.host import HostCall
 from lmc.ir.ops.lm import (
+    Chain,
     Extend,
     Gen,
     Match,
@@ -27,6 +28,7 @@ __all__ = [
     "OPS",
     "PARTIAL",
     "Attempt",
+    "Chain",
     "Extend",
     "Gen",
     "HostCall",
@@ -52,11 +54,11 @@ __all__ = [
 ]
 
 OPS: tuple[type[Op], ...] = (
-    Start, Extend, Role, Gen, Match, Select, Score, Race, StateText, Prefill, Release, Pure,
+    Start, Extend, Role, Gen, Match, Chain, Select, Score, Race, StateText, Prefill, Release, Pure,
     HostCall, Typed, MakeList, Pack, Pick, Attempt, If, Resume, Ret,
 )  # fmt: skip
 
-MODEL_CALLS = (Gen, Match, Select, Score)
+MODEL_CALLS = (Gen, Match, Chain, Select, Score)
 
 _BY_NAME: dict[str, type[Op]] = {cls.op: cls for cls in OPS if cls is not Pure}
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
-from lmc.errors import IRError, UsageError
+from lmc.errors import IRError, Location, UsageError
 from lmc.ir.attributes import read_attribute, suggestion, written
 from lmc.ir.core import Effect, Op, Operand, Value, check_type
 from lmc.ir.types import FLOAT, INT, STATE, TEXT, Type
 from lmc.params import SELECT_METHODS, GenParams, check_choosing, check_top_logprobs
 
 __all__ = [
-    "EDGES", "Extend", "Gen", "Match", "Prefill", "Race", "Release", "Role", "Score", "Select",
-    "Start", "StateText",
+    "EDGES", "Chain", "Extend", "Gen", "Match", "Prefill", "Race", "Release", "Role", "Score",
+    "Select", "Start", "StateText",
 ]  # fmt: skip
 
 EDGES = ("begin", "end")
@@ -92,7 +92,7 @@ class Gen(Op):
     draw: int = 0
 
     def attributes(self) -> dict[str, Any]:
-        held = {k: written(v) for k, v in self.params.non_default().items()}
+        held = _written(self.params)
         return {"name": self.name, **held, **({"draw": self.draw} if self.draw else {})}
 
     @classmethod
@@ -144,16 +144,13 @@ class Match(Op):
         return self.gens[0]
 
     def attributes(self) -> dict[str, Any]:
-        gens = [{k: written(v) for k, v in g.non_default().items()} for g in self.gens]
-        return {**super().attributes(), "gens": gens}
+        return {**super().attributes(), "gens": [_written(gen) for gen in self.gens]}
 
     @classmethod
     def read(cls, operands: list[Any], attributes: dict[str, Any]) -> Self:
-        gens = attributes.get("gens")
-        if not isinstance(gens, list) or not all(isinstance(g, dict) for g in gens):
-            raise IRError("lm.match: gens must be a list of objects")
+        gens = _read_gens("lm.match", attributes)
         made = super().read(operands, {**attributes, "gens": []})
-        return replace(made, gens=tuple(_params("lm.match", held) for held in gens))
+        return replace(made, gens=gens)
 
     def result_types(self) -> tuple[Type, ...]:
         return (STATE, TEXT, *(TEXT for _ in self.names))
@@ -173,6 +170,23 @@ class Match(Op):
             raise IRError(f"lm.match: draw is {self.draw}, must be 0 or more")
 
 
+def _written(params: GenParams) -> dict[str, Any]:
+    """Parameters of a gen as JSON values, without those that have their default."""
+    return {name: written(value) for name, value in params.non_default().items()}
+
+
+def _read_gens(what: str, attributes: dict[str, Any]) -> tuple[GenParams, ...]:
+    """The parameters of gens in the attribute `gens` of an op.
+
+    Raises:
+        IRError: it is no list of such.
+    """
+    gens = attributes.get("gens")
+    if not isinstance(gens, list) or not all(isinstance(g, dict) for g in gens):
+        raise IRError(f"{what}: gens must be a list of objects")
+    return tuple(_params(what, held) for held in gens)
+
+
 def _params(what: str, held: dict[str, Any]) -> GenParams:
     """Parameters of a gen out of JSON values.
 
@@ -189,6 +203,76 @@ def _params(what: str, held: dict[str, Any]) -> GenParams:
         return GenParams(**read)
     except UsageError as error:
         raise IRError(f"{what}: {error.problem}", hint=error.hint) from error
+
+
+@dataclass(frozen=True)
+class Chain(Op):
+    """Gens that follow each other on one state, and the text between them, as one request.
+
+    %s1, %a, %s2, %b = lm.chain %s0, " and then ", %x {
+                      links = ["gen", "text", "made 0", "text", "end user", "gen"],
+                      names = ["a", "b"], gens = [{"max_tokens": 8}, {"top_k": 5}], draws = [1, 2]}
+
+    Gives the longer state and the text of each gen. Links stand in order: `gen` is the next of the
+    gens, `text` appends the next of the texts, `made N` what gen number N of the chain wrote, and
+    `begin ROLE` and `end ROLE` are the edges of chat messages. Each gen ends by its own rule; it is
+    the same as the ops by themselves, but an engine goes on from gen to gen without being asked.
+
+    Attributes:
+        places: of the links in the user's program; not a part of the textual form.
+    """
+
+    op: ClassVar[str] = "lm.chain"
+    state: Value
+    texts: tuple[Operand, ...]
+    links: tuple[str, ...]
+    names: tuple[str, ...]
+    gens: tuple[GenParams, ...]
+    draws: tuple[int, ...]
+    places: tuple[Location | None, ...] = field(default=(), compare=False)
+
+    def attributes(self) -> dict[str, Any]:
+        held = {k: v for k, v in super().attributes().items() if k != "places"}
+        return {**held, "gens": [_written(gen) for gen in self.gens]}
+
+    @classmethod
+    def read(cls, operands: list[Any], attributes: dict[str, Any]) -> Self:
+        if "places" in attributes:
+            raise IRError("lm.chain: there is no attribute `places`")
+        gens = _read_gens("lm.chain", attributes)
+        made = super().read(operands, {**attributes, "gens": []})
+        return replace(made, gens=gens)
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (STATE, TEXT) * len(self.gens)
+
+    def result_hints(self) -> tuple[str, ...]:
+        return tuple(hint for name in self.names for hint in ("", name))
+
+    def verify(self) -> None:
+        check_type(self, "the state", self.state, STATE)
+        for nth, text in enumerate(self.texts, 1):
+            check_type(self, f"text {nth}", text, TEXT)
+        if not self.gens or not len(self.gens) == len(self.names) == len(self.draws):
+            raise IRError("lm.chain: needs a name and a draw for each of its gens")
+        if self.links[:1] != ("gen",) or self.links[-1] != "gen":
+            raise IRError("lm.chain: the first link and the last one must be gens")
+        counts = {"gen": 0, "text": 0}
+        for link in self.links:
+            kind, _, what = link.partition(" ")
+            if link in counts:
+                counts[link] += 1
+            elif kind == "made" and what.isdecimal() and int(what) < counts["gen"]:
+                pass
+            elif kind not in EDGES or not what:
+                raise IRError(
+                    f"lm.chain: there is no link {link!r} here",
+                    hint="links are gen, text, made NUMBER, begin ROLE and end ROLE",
+                )
+        if counts != {"gen": len(self.gens), "text": len(self.texts)}:
+            raise IRError("lm.chain: the links name other numbers of gens or texts than there are")
+        if min(self.draws) < 0:
+            raise IRError(f"lm.chain: draw is {min(self.draws)}, must be 0 or more")
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def test_dot_shows_the_automata_of_gens(invoke: Invoke, write: Write) -> None:
     ops = dict(re.findall(r'^ *(n\d+) \[label="[^"]*?= (lm\.\w+)', dot, re.MULTILINE))
     held = re.findall(r"(n\d+) -> (c\d)s0 ", dot)
     assert [(ops[node], c) for node, c in held if c != "c0"] == [
-        ("lm.gen", "c1"), ("lm.match", "c2"), ("lm.match", "c3"), ("lm.match", "c4")
+        ("lm.chain", "c1"), ("lm.match", "c2"), ("lm.match", "c3"), ("lm.match", "c4")
     ]  # fmt: skip
     if shutil.which("dot"):
         subprocess.run(["dot", "-Tsvg"], input=dot.encode(), check=True, capture_output=True)
