@@ -273,6 +273,7 @@ def test_rows_are_not_overwritten_by_results(
 # ----------------------------------------------------------------------------------- stats
 
 STATS_KEYS = {
+    "predicted",
     "program",
     "model",
     "rows",
