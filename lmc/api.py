@@ -464,7 +464,11 @@ class _EagerJob:
             if not row.over:  # it may have waited for a thread until its deadline
                 run(run_eagerly, program.function, row, arguments, (), (), program.where)
 
-        self._pool.submit(work)
+        try:
+            self._pool.submit(work)
+        except RuntimeError:  # its deadline has just passed, so whoever waited has closed the job
+            if not row.over:
+                raise
         return lambda: row.fail(Cancelled("the run was cancelled"), (), ())
 
     def close(self) -> None:

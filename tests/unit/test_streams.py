@@ -397,6 +397,24 @@ def test_what_follows_a_cancelled_turn_sees_nothing_of_it_b_94(fake: lmc.Engine)
     assert after.meta("reply").token_ids == fresh.meta("reply").token_ids  # type: ignore[union-attr]
 
 
+def test_a_deadline_that_passes_before_the_row_has_a_thread(
+    fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = long._job(fake, True, 0, 0.0, lmc.Options())
+    opened = fake.executor.open_row
+
+    def open_row(**given: Any) -> Any:  # the row ends, and its job is closed, at once
+        row, future = opened(**given)
+        future.result(20)
+        job.close()
+        return row, future
+
+    monkeypatch.setattr(fake.executor, "open_row", open_row)
+    results: list[Any] = []
+    job.start(0, {}, results.append)
+    assert isinstance(results[0].error, Cancelled)
+
+
 @pytest.mark.parametrize("eager", MODES)
 def test_a_deadline_ends_the_readers(fake: lmc.Engine, eager: bool) -> None:
     stream = long.stream(eager=eager, deadline=0.005)
