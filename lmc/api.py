@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmc.batch import Job, refused
-from lmc.driver import Compiled, Options, compile_function, trace_function
+from lmc.driver import Compiled, Options, compile_function, specializes, trace_function
 from lmc.errors import Cancelled, UsageError
 from lmc.frontend.arguments import Arguments, bind, flatten, unflatten
 from lmc.frontend.dependencies import fixed, snapshot
@@ -21,6 +21,7 @@ from lmc.frontend.dsl import State
 from lmc.frontend.eager import run_eagerly
 from lmc.frontend.location import here, of_code
 from lmc.frontend.parameters import run_defaults
+from lmc.frontend.sharing import Shared, known_texts, shared_texts
 from lmc.frontend.tools import Tool, tool
 from lmc.jit_cache import CacheInfo, JitCache
 from lmc.runnable import Runnable, current_engine, use
@@ -294,6 +295,29 @@ class Program(Runnable):
         """Forget all compiled forms and the counts of `cache_info`."""
         self._kept.clear()
 
+    def compiled_for(
+        self,
+        flat: Arguments,
+        shared: Shared,
+        options: Options,
+        outside: tuple[object, ...] | None = None,
+    ) -> Compiled:
+        """Like `compiled`, for a row of a batch whose rows share these texts."""
+        compiled = self.compiled(flat, options, outside)
+        if shared and all(map(fixed, flat.opaque)) and (known := known_texts(flat, shared)):
+            return compiled.knowing(known)
+        return compiled
+
+    def shared(self, rows: Iterable[object], options: Options) -> Shared:
+        """The texts that rows of arguments have in common, as far as `options` make use of them."""
+        first = next((row for row in rows if isinstance(row, Mapping)), None)
+        if first is None or not specializes(options):
+            return {}
+        try:
+            return shared_texts(rows, first, flatten(self.arguments(first)))
+        except Exception:  # rows may do anything when they are looked at; each will say so itself
+            return {}
+
     def _job(
         self, engine: Engine, eager: bool, seed: int, deadline: float | None, options: Options
     ) -> Job:
@@ -334,6 +358,10 @@ class _CompiledJob:
     outside: tuple[object, ...]
     memo: Memo = field(default_factory=_memo)
     _eager: _EagerJob | None = None
+    _shared: Shared = field(default_factory=dict)
+
+    def expect(self, rows: Iterable[object]) -> None:
+        self._shared = self.program.shared(rows, self.options)
 
     def start(
         self,
@@ -371,7 +399,7 @@ class _CompiledJob:
         program = self.program
         arguments = program.arguments(given)
         flat = flatten(arguments)
-        compiled = program.compiled(flat, self.options, self.outside)
+        compiled = program.compiled_for(flat, self._shared, self.options, self.outside)
         with run_defaults(self.options.defaults):
             context = contextvars.copy_context()  # of the caller, for what the program itself runs
 
@@ -538,6 +566,9 @@ class _LoadedJob:
     seed: int
     deadline: float | None
     memo: Memo = field(default_factory=_memo)
+
+    def expect(self, rows: Iterable[object]) -> None:
+        """The plan is as it is."""
 
     def start(
         self,

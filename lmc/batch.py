@@ -59,6 +59,9 @@ class Job(Protocol):
 class PlanningJob(Job, Protocol):
     """A job that makes use of knowing many rows before it starts the first."""
 
+    def expect(self, rows: Iterable[object]) -> None:
+        """All rows, which can be read more than once, before any of them is started."""
+
     def start_together(
         self,
         rows: Sequence[tuple[int, Mapping[str, object]]],
@@ -102,7 +105,8 @@ class Batch:
     Args:
         job: how to run a row.
         rows: read as there is room for more; a sequence, or another iterable with an attribute
-            `repeatable`, `PLANNED` at a time, else one by one.
+            `repeatable`, `PLANNED` at a time, else one by one. What all rows of such a one have in
+            common is found before.
         ordered: give results in the order of the rows, not as they are done.
         skip: indices of rows that are not run and have no result.
         early: is told each result that has to wait for an earlier row, when it is there.
@@ -120,6 +124,8 @@ class Batch:
         self._job = job
         there = isinstance(rows, Sequence) or getattr(rows, "repeatable", False)
         self._planning = job if there and isinstance(job, PlanningJob) else None
+        if self._planning is not None:
+            self._planning.expect(rows)
         self._source = enumerate(rows)
         self._ordered = ordered
         self._skip = skip

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from lmc.plan import Plan
 
 __all__ = [
-    "Compiled", "Options", "changes_of", "compile_function", "optimize", "trace_function",
+    "Compiled", "Options", "changes_of", "compile_function", "optimize", "specializes",
+    "trace_function",
 ]  # fmt: skip
+
+KEPT_VARIANTS = 16  # of a compiled program, for batches whose rows share texts
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,27 @@ class Compiled:
     plan: Plan
     options: Options
     records: tuple[PassRecord, ...]
+    _variants: dict[tuple[str | None, ...], Compiled] = field(default_factory=dict, repr=False)
+
+    def knowing(self, known: tuple[str | None, ...]) -> Compiled:
+        """The program for rows that have these texts, one for each parameter where not None.
+
+        It is not traced again, and kept: a second batch with these texts compiles nothing. If it
+        does not use them, it is this one.
+        """
+        from lmc.passes.specialize import Specialize
+
+        found = self._variants.get(known)
+        if found is None:
+            traced = dataclasses.replace(self.traced, known=known)
+            found = self
+            if known and Specialize().run(traced) is not traced:
+                found = _compiled(traced, self.options)
+            while len(self._variants) >= KEPT_VARIANTS:
+                # another thread may be doing the same
+                self._variants.pop(next(iter(self._variants), ()), None)
+            self._variants[known] = found
+        return found
 
 
 def trace_function(
@@ -105,10 +130,24 @@ def compile_function(
     Raises:
         LmcError: the program, one of its constraints, or the pipeline is wrong.
     """
-    from lmc.codegen.lower import lower
     from lmc.frontend.parameters import run_defaults
 
     with run_defaults(options.defaults):
         traced = trace_function(function, name, arguments, source)
+    return _compiled(traced, options)
+
+
+def _compiled(traced: Program, options: Options) -> Compiled:
+    from lmc.codegen.lower import lower
+
     program, records = optimize(traced, options)
     return Compiled(traced, program, lower(program, options.level), options, records)
+
+
+def specializes(options: Options) -> bool:
+    """Whether a program that is compiled so makes use of what the rows of a batch share."""
+    from lmc.passes.manager import PassManager
+    from lmc.passes.specialize import Specialize
+
+    passes = PassManager.of(_pipeline(options)).passes
+    return any(isinstance(pass_, Specialize) for pass_ in passes)

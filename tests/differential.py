@@ -34,11 +34,13 @@ from tests.programs import BODIES, program_of
 
 __all__ = ["SETTINGS", "TEXTS", "Setting", "check_program"]
 
-TEXTS = st.lists(
-    st.sampled_from(["", "cat", "What is it? ", "the cat sat on the mat", "\u00e9\U0001f642"]),
-    min_size=1,
-    max_size=5,
+ARGUMENTS = st.sampled_from(
+    ["", "cat", "What is it? ", "the cat sat on the mat", "\u00e9\U0001f642"]
 )
+TEXTS = st.lists(ARGUMENTS, min_size=1, max_size=5) | st.builds(
+    lambda text, n: [text] * n, ARGUMENTS, st.integers(2, 3)
+)
+"""Of the rows; often the same in all of them, which the compiler then knows."""
 TAKES_BACK = re.compile(r"Scratch\(|'vote'")  # what is said and then taken back was said
 SETS = re.compile(r"(Put|Naming|Score|Fork)\(")  # gives variables to what was said elsewhere
 STEP = re.compile(r"(\w+)\(")  # of a body as text

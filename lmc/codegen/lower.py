@@ -7,6 +7,7 @@ The order of nodes becomes the priority of model calls: what stands first runs f
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -178,16 +179,21 @@ class _Lowering:
     def constraint(self, constraint: Constraint, at: Location | None) -> int:
         if constraint not in self._constraints:
             try:
-                made = automaton_for(constraint)
+                data = _stored(constraint)
             except LmcError as error:
                 raise error.at(at) from None
-            data = made.to_json()
             if data in self.automata:
                 self._constraints[constraint] = self.automata.index(data)
             else:
                 self._constraints[constraint] = len(self.automata)
                 self.automata.append(data)
         return self._constraints[constraint]
+
+
+@functools.lru_cache(maxsize=256)
+def _stored(constraint: Constraint) -> dict[str, Any]:
+    """The automaton of a constraint as a plan holds it; the same object for the same constraint."""
+    return automaton_for(constraint).to_json()
 
 
 Results = tuple[Value, ...]

@@ -69,7 +69,7 @@ def compile_command(
     the values of everything else. lmc run runs what was compiled, lmc bench measures how fast.
     """
     from lmc.commands.given import given_arguments
-    from lmc.commands.grouping import groups_of, shape_of
+    from lmc.commands.grouping import groups_of, shape_of, shared_of
     from lmc.commands.predicting import batch_prediction
     from lmc.commands.source import faults_of_program, load_program
     from lmc.frontend.arguments import flatten
@@ -83,12 +83,13 @@ def compile_command(
     program = load_program(source)
     given = given_arguments(program, arg, args)
     groups = groups_of(program, batch, args, given)
+    shared = {} if artifact else shared_of(program, groups, chosen)  # it runs on other rows, too
     flat = groups[0].flat if groups else flatten(program.arguments(given, symbolic=True))
     with faults_of_program():
-        compiled = program.compiled(flat, chosen)
+        compiled = program.compiled_for(flat, shared, chosen)
     shapes = None
     if emit in (Emit.report, Emit.html) and batch is not None:
-        shapes = [shape_of(program, group, chosen) for group in groups]
+        shapes = [shape_of(program, group, chosen, shared) for group in groups]
     elif len(groups) > 1:
         note(f"the rows of {batch} have {len(groups)} shapes; this is the first one's")
     if artifact:

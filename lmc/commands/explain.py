@@ -65,7 +65,7 @@ def explain_command(
         return
     from lmc.commands.counting import meter_of
     from lmc.commands.given import given_arguments
-    from lmc.commands.grouping import groups_of, shape_of
+    from lmc.commands.grouping import groups_of, shape_of, shared_of
     from lmc.commands.report import report_of
     from lmc.commands.source import faults_of_program, load_program
     from lmc.frontend.arguments import flatten
@@ -76,8 +76,9 @@ def explain_command(
     groups = groups_of(program, batch, args, given)
     flat = groups[0].flat if groups else flatten(program.arguments(given, symbolic=True))
     with faults_of_program():
-        compiled = program.compiled(flat, chosen)
-    shapes = [shape_of(program, group, chosen) for group in groups] if batch else None
+        shared = shared_of(program, groups, chosen)
+        compiled = program.compiled_for(flat, shared, chosen)
+    shapes = [shape_of(program, group, chosen, shared) for group in groups] if batch else None
     meter = meter_of(compiled.program, model)
     report = report_of(compiled, shapes, meter)
     if batch is not None:
@@ -90,6 +91,8 @@ def explain_command(
 def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"{report['program']} ({report['source']})"
     yield f"  arguments left open: {', '.join(report['parameters']) or 'none'}"
+    if report["shared_parameters"]:
+        yield f"  the same in all rows: {', '.join(report['shared_parameters'])}"
     yield ""
     yield from _compiled(report)
     yield ""

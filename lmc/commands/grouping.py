@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from lmc.commands.report import Shape
     from lmc.driver import Options
     from lmc.frontend.arguments import Arguments
+    from lmc.frontend.sharing import Shared
 
-__all__ = ["Group", "groups_of", "shape_of", "shapes_that_compile"]
+__all__ = ["Group", "groups_of", "shape_of", "shapes_that_compile", "shared_of"]
 
 
 @dataclass
@@ -81,14 +82,21 @@ def _grouped(program: Program, rows: Rows, name: str, *, lenient: bool = False) 
 def shapes_that_compile(program: Program, rows: Rows, chosen: Options) -> list[Shape]:
     """The shapes of rows that were run; those that did not compile are left out."""
     shapes = []
-    for group in _grouped(program, rows, "the rows", lenient=True):
+    groups = _grouped(program, rows, "the rows", lenient=True)
+    shared = shared_of(program, groups, chosen)
+    for group in groups:
         with contextlib.suppress(LmcError):
-            shapes.append(shape_of(program, group, chosen))
+            shapes.append(shape_of(program, group, chosen, shared))
     return shapes
 
 
-def shape_of(program: Program, group: Group, chosen: Options) -> Shape:
-    """The program compiled for a group.
+def shared_of(program: Program, groups: list[Group], chosen: Options) -> Shared:
+    """The texts that all rows have in common, as a run of them would find."""
+    return program.shared([row for group in groups for row in group.rows], chosen)
+
+
+def shape_of(program: Program, group: Group, chosen: Options, shared: Shared) -> Shape:
+    """The program compiled for a group of rows, of which all share some texts.
 
     Raises:
         LmcError: it does not compile; the message says for which row.
@@ -98,7 +106,8 @@ def shape_of(program: Program, group: Group, chosen: Options) -> Shape:
 
     try:
         with faults_of_program():
-            return Shape(program.compiled(group.flat, chosen), group.lines, group.texts)
+            compiled = program.compiled_for(group.flat, shared, chosen)
+            return Shape(compiled, group.lines, group.texts)
     except LmcError as error:
         error.problem = f"{group.where}: {error.problem}"
         raise

@@ -56,7 +56,8 @@ def report_of(
         "source": _place(graph.source),
         "level": compiled.options.level,
         "pipeline": [record.name for record in compiled.records],
-        "parameters": [".".join(map(str, path)) for path in graph.paths],
+        "parameters": _parameters(graph, shared=False),
+        "shared_parameters": _parameters(graph, shared=True),
         "nodes": {"traced": _count(compiled.traced), "optimized": _count(graph)},
         "ops": dict(sorted(Counter(node.op.mnemonic for node in graph.walk()).items())),
         "ways": bounds.ways,
@@ -128,6 +129,13 @@ def _first_prompts(shapes: list[Shape], meter: Meter) -> dict[str, Any] | None:
 
     tree = PrefixTree.of(prompts).to_json(most_nodes=1)
     return {name: held for name, held in tree.items() if name != "root"}
+
+
+def _parameters(program: Program, *, shared: bool) -> list[str]:
+    """Where the texts lie that a row gives: those that all rows of the batch share, or others."""
+    known = program.known or (None,) * len(program.paths)
+    pairs = zip(program.paths, known, strict=True)
+    return [".".join(map(str, path)) for path, text in pairs if (text is not None) is shared]
 
 
 def _count(program: Program) -> int:

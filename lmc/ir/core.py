@@ -296,6 +296,8 @@ class Program:
         paths: per parameter, where its text lies in the arguments, as in `("choices", 0)`; when
             empty, each parameter is the argument named by its hint.
         source: file and line of the function.
+        known: per parameter, its text if it is the same in all rows that the program is for, else
+            None; empty if nothing is known.
         tools: the Python functions that its host calls name, as far as they are at hand; not a part
             of the textual form.
     """
@@ -306,6 +308,7 @@ class Program:
     static: str = "{}"
     paths: tuple[tuple[str | int, ...], ...] = ()
     source: Location | None = field(default=None, compare=False)
+    known: tuple[str | None, ...] = ()
     tools: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -25,8 +25,8 @@ __all__ = ["Beside", "to_dot", "to_json", "to_mermaid", "to_networkx", "to_svg"]
 def to_json(program: Program) -> dict[str, Any]:
     """The program as JSON values.
 
-    An object with `name`, `params` (each `name`, `type`, `path`), `static`, `source` and `body`, a
-    list of nodes. A node has `op`, `results` (each `name`, `type`), `operands` (each
+    An object with `name`, `params` (each `name`, `type`, `path`), `static`, `known`, `source` and
+    `body`, a list of nodes. A node has `op`, `results` (each `name`, `type`), `operands` (each
     `{"value": name, "type"}` or `{"const": literal, "type"}`; those of `flow.resume` are pairs laid
     flat), `attributes`, `at` (`file` and `line`, or null) and `regions`, a list of bodies. The
     values of `ret` follow the state in the order of its attribute `names`; the last operand is what
@@ -60,6 +60,7 @@ def to_json(program: Program) -> dict[str, Any]:
         "name": program.name,
         "params": [{**defined(param), "path": list(path)} for param, path in params],
         "static": program.static,
+        "known": list(program.known),
         "source": _place(program.source),
         "body": body(program.body),
     }

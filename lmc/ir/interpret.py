@@ -46,7 +46,7 @@ from lmc.params import GenParams
 from lmc.textops import PURE
 from lmc.typed import gives, typed_value
 
-__all__ = ["HashModel", "Meaning", "Model", "interpret"]
+__all__ = ["HashModel", "Meaning", "Model", "arguments_of", "interpret"]
 
 
 class Model(Protocol):
@@ -137,6 +137,12 @@ class Meaning:
     io: tuple[tuple[object, ...], ...] = ()
 
 
+def arguments_of(program: Program, arguments: Sequence[object]) -> list[object]:
+    """The arguments with those that are known in the place of others."""
+    known = program.known or (None,) * len(arguments)
+    return [a if k is None else k for a, k in zip(arguments, known, strict=True)]
+
+
 def interpret(program: Program, arguments: Sequence[object], model: Model) -> Meaning:
     """Run a program.
 
@@ -146,8 +152,10 @@ def interpret(program: Program, arguments: Sequence[object], model: Model) -> Me
         model: answers its model calls.
 
     Raises:
-        RunError: a pure function does not accept its arguments.
+        RunError: a pure function does not accept its arguments, or the program is for others.
     """
+    if arguments_of(program, arguments) != list(arguments):
+        raise RunError(f"{program.name} was compiled for other arguments", program.source)
     held: dict[Value, Any] = dict(zip(program.params, arguments, strict=True))
 
     def get(operand: Operand) -> Any:  # noqa: ANN401 - by the operand's type

@@ -126,12 +126,12 @@ class _Reader:
             made.append(self.define(token, self.type(kind), scope))
         held = self.attributes(rest)
         body = self.region(rest[-1], scope)
-        unknown = [k for k in held if k not in ("static", "paths", "source")]
+        unknown = [k for k in held if k not in _HEADER]
         if unknown:
             raise self.error_at(
                 held[unknown[0]][0],
                 f"a program has no attribute `{unknown[0]}`",
-                suggestion(unknown[0], ["static", "paths", "source"]),
+                suggestion(unknown[0], _HEADER),
             )
         values = {k: v for k, (_, v) in held.items()}
         try:
@@ -271,6 +271,9 @@ class _Reader:
         return tuple(self.operand(_token(t), scope) for t in held)
 
 
+_HEADER = ("static", "paths", "known", "source")
+
+
 def _header(values: dict[str, Any]) -> dict[str, Any]:
     """The fields of a program that its header's attributes give.
 
@@ -287,6 +290,11 @@ def _header(values: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(paths, list) or not all(isinstance(path, list) for path in paths):
             raise IRError("paths must be a list of lists")
         held["paths"] = tuple(tuple(path) for path in paths)
+    if "known" in values:
+        known = values["known"]
+        if not isinstance(known, list) or not all(k is None or type(k) is str for k in known):
+            raise IRError("known must be a list of texts and nulls")
+        held["known"] = tuple(known)
     if "source" in values:
         match values["source"]:
             case [str(file), int(line)]:

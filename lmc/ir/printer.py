@@ -100,6 +100,8 @@ class _Printer:
             held["static"] = program.static
         if program.paths != tuple((hint_of(self.names[p]),) for p in program.params):
             held["paths"] = [list(path) for path in program.paths]
+        if program.known:
+            held["known"] = list(program.known)
         if program.source:
             held["source"] = [program.source.file, program.source.line]
         header = f"program @{spell_key(program.name)}({params})"

@@ -10,6 +10,7 @@ from lmc.errors import IRError, Location, VerifyError
 from lmc.ir.core import Node, Op, Program, Region, Value
 from lmc.ir.ops import Chain, Gen, Match, Release, Select
 from lmc.ir.printer import Line, printed_lines
+from lmc.ir.types import TEXT
 
 __all__ = ["verify", "violations"]
 
@@ -33,7 +34,8 @@ def violations(program: Program) -> list[str]:
         * operands and attributes are what the op takes, results what it gives;
         * two sampled calls on one way have different draws;
         * a state that was released is not used again;
-        * the header's paths are one per parameter, and `static` is JSON text of an object.
+        * the header's paths are one per parameter, as are its known texts, if it has any, and
+          `static` is JSON text of an object.
     """
     check = _Check(program)
     return [check.shown(node, rule) for node, rule in check.run()]
@@ -146,6 +148,11 @@ def _place(at: Location | None) -> str:
 def _header_rules(program: Program) -> Iterator[str]:
     if len(program.paths) != len(program.params):
         yield f"there are {len(program.params)} parameters, but paths for {len(program.paths)}"
+    if program.known and len(program.known) != len(program.params):
+        yield f"there are {len(program.params)} parameters, but {len(program.known)} known texts"
+    for value, text in zip(program.params, program.known, strict=False):
+        if text is not None and value.type != TEXT:
+            yield f"%{value.hint} is no text, but has a known one"
     for path in program.paths:
         if not path or not all(isinstance(k, (str, int)) and k is not True for k in path):
             yield f"a path is names and numbers, and not empty; found {path!r}"

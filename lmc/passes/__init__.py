@@ -8,10 +8,12 @@ from lmc.passes.dce import DCE
 from lmc.passes.hoist_prefix import HoistPrefix
 from lmc.passes.kv_liveness import KVLiveness
 from lmc.passes.schedule_dfs import ScheduleDFS
+from lmc.passes.specialize import Specialize
 
 __all__ = ["PASSES", "PIPELINES"]
 
 PASSES: tuple[type[Pass], ...] = (
+    Specialize,
     Canonicalize,
     CSE,
     DCE,
@@ -21,7 +23,7 @@ PASSES: tuple[type[Pass], ...] = (
     KVLiveness,
 )
 
-_LEVEL_1: tuple[Pass, ...] = (Canonicalize(), CSE(), DCE())
+_LEVEL_1: tuple[Pass, ...] = (Specialize(), Canonicalize(), CSE(), DCE())
 _LEVEL_2: tuple[Pass, ...] = (*_LEVEL_1, HoistPrefix(), ChainGens(), ScheduleDFS(), KVLiveness())
 
 PIPELINES: dict[int, tuple[Pass, ...]] = {0: (), 1: _LEVEL_1, 2: _LEVEL_2, 3: _LEVEL_2}

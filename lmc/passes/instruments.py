@@ -9,7 +9,7 @@ from typing import Protocol
 
 from lmc.errors import InternalError, RunError
 from lmc.ir.core import Program
-from lmc.ir.interpret import HashModel, Meaning, interpret
+from lmc.ir.interpret import HashModel, Meaning, arguments_of, interpret
 from lmc.ir.types import TEXT
 from lmc.ir.verifier import verify
 from lmc.passes.base import Pass, spell_pass
@@ -169,6 +169,6 @@ def _meaning(program: Program, seed: int) -> Meaning | str:
         for nth, p in enumerate(program.params)
     ]
     try:
-        return interpret(program, arguments, model)
+        return interpret(program, arguments_of(program, arguments), model)
     except RunError as error:
         return f"RunError: {error.problem}"

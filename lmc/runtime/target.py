@@ -6,7 +6,7 @@ import json
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmc.constraints.automaton import Automaton
 from lmc.constraints.joining import joined
@@ -43,6 +43,7 @@ class Target:
     template: ChatTemplate
     _vocabulary: Vocabulary | None = None
     _automata: dict[str, Automaton] = field(default_factory=dict)
+    _loaded: dict[int, tuple[dict[str, Any], Automaton]] = field(default_factory=dict)
     _plans: dict[int, tuple[Plan, list[Automaton]]] = field(default_factory=dict)
     _matchers: dict[int, tuple[Automaton, TokenMatcher]] = field(default_factory=dict)
     _templates: OrderedDict[_TemplateKey, Automaton] = field(default_factory=OrderedDict)
@@ -104,14 +105,20 @@ class Target:
             if known is None:
                 if len(self._plans) > 1024:
                     self._plans.clear()
-                made = []
-                for data in plan.constraints:
-                    key = json.dumps(data, sort_keys=True)
-                    if key not in self._automata:
-                        self._automata[key] = load(data)
-                    made.append(self._automata[key])
+                    self._loaded.clear()
+                made = [self._automaton(data) for data in plan.constraints]
                 known = self._plans[id(plan)] = (plan, made)
             return list(known[1])
+
+    def _automaton(self, data: dict[str, Any]) -> Automaton:
+        """The automaton that a plan stores; plans of one program share the stored form, too."""
+        known = self._loaded.get(id(data))
+        if known is None:
+            key = json.dumps(data, sort_keys=True)
+            if key not in self._automata:
+                self._automata[key] = load(data)
+            known = self._loaded[id(data)] = (data, self._automata[key])
+        return known[1]
 
     def template_automaton(
         self, automata: tuple[Automaton, ...], texts: tuple[str, ...], before: str

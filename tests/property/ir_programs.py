@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from hypothesis import strategies as st
@@ -313,4 +314,5 @@ def programs(
     for _ in range(draw(st.integers(0, 2))):
         builder.param(draw(hints), path=draw(st.sampled_from([None, ("rows", 0, "x")])))
     maker.region(builder.body, list(builder.params), [], 2, [])
-    return builder.build()
+    known = draw(st.sampled_from([(), (None, "yes"), ("a,b", None), ("", "3")]))
+    return dataclasses.replace(builder.build(), known=known[: len(builder.params)])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lmc.errors import RunError
 from lmc.ir import Program, verify
-from lmc.ir.interpret import HashModel, Meaning, interpret
+from lmc.ir.interpret import HashModel, Meaning, arguments_of, interpret
 from lmc.ir.ops import PARTIAL
 from lmc.passes import PASSES, PIPELINES
 from lmc.passes.hoist_prefix import HoistPrefix
@@ -25,7 +25,8 @@ pipelines = [*PASSES, *(PassManager(p) for p in dict.fromkeys(PIPELINES.values()
 def meaning(program: Program, model: HashModel) -> Meaning | None:
     """What the program gives, or None if it fails."""
     try:
-        return interpret(program, ["some text", "3"][: len(program.params)], model)
+        arguments = arguments_of(program, ["some text", "3"][: len(program.params)])
+        return interpret(program, arguments, model)
     except RunError:
         return None
 

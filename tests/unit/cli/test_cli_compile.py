@@ -146,6 +146,7 @@ REPORT_KEYS = [
     "level",
     "pipeline",
     "parameters",
+    "shared_parameters",
     "nodes",
     "ops",
     "ways",
@@ -276,3 +277,37 @@ def test_a_wrong_program_names_its_line_and_exits_with_1(
 def test_artifacts_are_not_compiled_again(invoke: Invoke, branches: str) -> None:
     invoke("compile", branches, "-o", "p.lmc")
     assert "is an artifact" in invoke("compile", "p.lmc", code=2).stderr
+
+
+SHARED = """
+    import lmc
+
+    @lmc.jit
+    def p(s, rules: str, x: str):
+        s += rules + x
+        s += lmc.gen("a", max_tokens=2)
+"""
+
+
+def test_texts_that_all_rows_of_a_batch_share_are_constants(write: Write, invoke: Invoke) -> None:
+    write("p.py", SHARED)
+    write("rows.jsonl", '{"rules": "Be kind.", "x": "a"}\n{"rules": "Be kind.", "x": "b"}\n')
+    shown = invoke("compile", "p.py", "--batch", "rows.jsonl").stdout
+    assert '"Be kind."' in shown
+    assert "%rules" not in shown.partition("\n")[2]
+    report = json.loads(
+        invoke("compile", "p.py", "--batch", "rows.jsonl", "--emit", "report").stdout
+    )
+    assert report["shared_parameters"] == ["rules"]
+    assert report["parameters"] == ["x"]
+
+
+def test_artifacts_are_for_other_rows_too(write: Write, invoke: Invoke) -> None:
+    import lmc
+
+    write("p.py", SHARED)
+    write("rows.jsonl", '{"rules": "Be kind.", "x": "a"}\n{"rules": "Be kind.", "x": "b"}\n')
+    invoke("compile", "p.py", "--batch", "rows.jsonl", "-o", "p.lmc")
+    with lmc.Engine("fake") as engine:
+        out = lmc.load("p.lmc").run(rules="Be quick. ", x="c", engine=engine)
+        assert out.text.startswith("Be quick. c")
