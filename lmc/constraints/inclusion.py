@@ -45,6 +45,8 @@ class Inclusion:
 
     def _followed(self, term: Term, state: Term) -> _States | None:
         match term.kind:
+            case Kind.EMPTY:
+                return frozenset()
             case Kind.EPS:
                 return frozenset((state,))
             case Kind.CHARS | Kind.WORD:

@@ -130,6 +130,8 @@ class Arena:
         What is in a row becomes one word, whichever way it is put together: words are filled
         from the end, so that what follows some of its characters is the end of the same word.
         """
+        if tail.kind == Kind.EMPTY:
+            return tail
         while masks:
             if tail.kind == Kind.EPS:
                 break

@@ -48,6 +48,7 @@ def agree(pattern: str, seen: list[str]) -> None:
 @given(patterns(), st.lists(texts(), max_size=12))
 @example(r"(?:\b(?=a)|b)*a", [])
 @example(r"(?<=^|b)a|(?:a(?!b)){1,3}", ["aaa"])
+@example(r"\s*ab(?=0)", [])
 def test_patterns_with_look_around(pattern: str, seen: list[str]) -> None:
     agree(pattern, seen)
 

@@ -34,7 +34,7 @@ def longest_word(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def recipes(*, plain: bool = False) -> st.SearchStrategy[Recipe]:
     atoms = st.one_of(
         st.text(CHARS, max_size=4).map(lambda t: ("text", t)),
-        st.sets(st.sampled_from(CHARS), min_size=1).map(lambda s: ("chars", *sorted(s))),
+        st.sets(st.sampled_from(CHARS)).map(lambda s: ("chars", *sorted(s))),
     )
 
     def larger(inner: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
@@ -57,6 +57,8 @@ def term_of(arena: Arena, recipe: Recipe) -> Term:
             return arena.word(tuple(1 << CLASS[c] for c in text), arena.eps)
         case ("chars", *chars):
             return arena.chars(sum(1 << CLASS[c] for c in chars))
+        case ("cat", ("text", text), second):
+            return arena.word(tuple(1 << CLASS[c] for c in text), term_of(arena, second))
         case ("cat", first, second):
             return arena.cat(term_of(arena, first), term_of(arena, second))
         case ("alt", *arms):
