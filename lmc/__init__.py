@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from lmc.api import Program, compile, jit, load, use
     from lmc.driver import Options
     from lmc.engine import Engine
-    from lmc.frontend.dsl import assistant, gen, score, select, system, template, user
+    from lmc.frontend.dsl import (
+        assistant,
+        gen,
+        score,
+        select,
+        system,
+        template,
+        unordered,
+        user,
+    )
     from lmc.frontend.media import image, video
     from lmc.frontend.tools import Tool, call, tool
     from lmc.result import Result
@@ -50,6 +59,7 @@ __all__ = [
     "system",
     "template",
     "tool",
+    "unordered",
     "use",
     "user",
     "video",
@@ -76,6 +86,7 @@ _WHERE = {
     "system": "lmc.frontend.dsl",
     "template": "lmc.frontend.dsl",
     "tool": "lmc.frontend.tools",
+    "unordered": "lmc.frontend.dsl",
     "use": "lmc.runnable",
     "user": "lmc.frontend.dsl",
     "video": "lmc.frontend.media",

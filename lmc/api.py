@@ -547,6 +547,11 @@ class Loaded(Runnable):
             raise UsageError(
                 "an artifact cannot run eagerly", hint="run the .py file that it was made from"
             )
+        if options.reorder_unordered:
+            raise UsageError(
+                "an artifact's texts stand in the order in which they were compiled",
+                hint="give --reorder-unordered to lmc compile",
+            )
         if options.defaults:
             raise UsageError(
                 f"{options.defaults[0][0]} cannot be given to an artifact",

@@ -13,7 +13,8 @@ from lmc.errors import Location
 if TYPE_CHECKING:
     from lmc.frontend.arguments import Arguments
     from lmc.ir.core import Program
-    from lmc.passes.instruments import Change, PassRecord
+    from lmc.passes.instruments import Change, Instrument, PassRecord
+    from lmc.passes.manager import PassManager
     from lmc.plan import Plan
 
 __all__ = [
@@ -33,12 +34,15 @@ class Options:
         passes: pipeline text that replaces the level's, as in "canonicalize, cse, dce".
         dump: directory for the graph before and after each pass that changed it.
         defaults: parameters of gens that give none of their own (`frontend.parameters.run_wide`).
+        reorder_unordered: put the texts of `lmc.unordered` in the order in which rows share most of
+            their prompts. That changes the prompts.
     """
 
     level: int = 2
     passes: str | None = None
     dump: Path | None = None
     defaults: tuple[tuple[str, Any], ...] = ()
+    reorder_unordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,28 +97,30 @@ def optimize(program: Program, options: Options) -> tuple[Program, tuple[PassRec
         UsageError: there is no such level, pass or option.
         InternalError: a pass is at fault.
     """
-    from lmc.passes.instruments import DumpIR, Instrument, Timing, VerifyEach
-    from lmc.passes.manager import PassManager
+    from lmc.passes.instruments import DumpIR, Timing, VerifyEach
 
     timing = Timing()
     instruments: list[Instrument] = [timing, VerifyEach()]
     if options.dump is not None:
         instruments.append(DumpIR(options.dump))
-    optimized = PassManager.of(_pipeline(options), instruments).run(program)
+    optimized = _manager(options, *instruments).run(program)
     return optimized, tuple(timing.records)
 
 
-def _pipeline(options: Options) -> str | int:
-    return options.level if options.passes is None else options.passes
+def _manager(options: Options, *instruments: Instrument) -> PassManager:
+    from lmc.passes.manager import PassManager
+
+    pipeline = options.level if options.passes is None else options.passes
+    manager = PassManager.of(pipeline, instruments)
+    return manager.reordering() if options.reorder_unordered else manager
 
 
 def changes_of(compiled: Compiled) -> tuple[Change, ...]:
     """What each pass was given and made. The passes run again: graphs are not kept for it."""
     from lmc.passes.instruments import Keep
-    from lmc.passes.manager import PassManager
 
     kept = Keep()
-    PassManager.of(_pipeline(compiled.options), [kept]).run(compiled.traced)
+    _manager(compiled.options, kept).run(compiled.traced)
     return tuple(kept.changes)
 
 
@@ -146,8 +152,7 @@ def _compiled(traced: Program, options: Options) -> Compiled:
 
 def specializes(options: Options) -> bool:
     """Whether a program that is compiled so makes use of what the rows of a batch share."""
-    from lmc.passes.manager import PassManager
     from lmc.passes.specialize import Specialize
 
-    passes = PassManager.of(_pipeline(options)).passes
+    passes = _manager(options).passes
     return any(isinstance(pass_, Specialize) for pass_ in passes)

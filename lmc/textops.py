@@ -78,6 +78,7 @@ def _is_none(value: object) -> bool:
 PURE: dict[str, PureFn] = {
     "text.concat": PureFn(("text*",), "text", _concat),
     "text.join": PureFn(("text", "text*"), "text", _join),
+    "text.unordered": PureFn(("text", "text*"), "text", _join),  # a pass may change the order
     "text.copy": PureFn(("text",), "text", str),
     "text.strip": PureFn(("text",), "text", str.strip),
     "text.strip_chars": PureFn(("text", "text"), "text", str.strip),

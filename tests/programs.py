@@ -86,6 +86,11 @@ class Ask:
 
 
 @dataclass(frozen=True)
+class Unordered:
+    forms: tuple[str, ...]  # as of Argument, or "word"
+
+
+@dataclass(frozen=True)
 class Mention:
     name: str
 
@@ -283,6 +288,10 @@ _leaves = st.one_of(
         st.booleans(),
     ),
     st.builds(Mention, _names),
+    st.builds(
+        Unordered,
+        st.lists(st.sampled_from(["plain", "upper", "word"]), min_size=1, max_size=3).map(tuple),
+    ),
     st.builds(Put, _names, st.sampled_from(["known", "argument", "copy", "list"])),
     st.builds(SayAll),
     st.builds(Look, _names, st.sampled_from(["0", "12", "021"])),
@@ -419,6 +428,12 @@ def _score(s: State, step: Score, x: str) -> bool:
         " is it" if step.form == "word" else _form(step.form, x),
         top_logprobs=2 if step.form == "upper" else 0,
     )
+    return False
+
+
+def _unordered(s: State, step: Unordered, x: str) -> bool:
+    texts = [" is it" if form == "word" else _form(form, x) for form in step.forms]
+    s += lmc.unordered(*texts, sep="; ")
     return False
 
 
@@ -626,6 +641,7 @@ _STEPS: dict[type, Callable[..., bool]] = {
     Typed: _typed,
     Ask: _ask,
     Mention: _mention,
+    Unordered: _unordered,
     Message: _message,
     Fork: _fork,
     Branch: _branch,

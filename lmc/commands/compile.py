@@ -45,6 +45,7 @@ def compile_command(
     batch: options.Batch = None,
     level: options.Level = 2,
     passes: options.Passes = None,
+    reorder: options.Reorder = False,
     emit: Annotated[
         Emit | None, typer.Option("--emit", help="What to show; by default the graph, as text.")
     ] = None,
@@ -79,7 +80,7 @@ def compile_command(
         note("--model only matters for artifacts, --emit html and --emit report")
     if output is not None:
         options.check_writable(output, "-o")
-    chosen = options.compile_options(level, passes, dump_ir)
+    chosen = options.compile_options(level, passes, dump_ir, reorder=reorder)
     program = load_program(source)
     given = given_arguments(program, arg, args)
     groups = groups_of(program, batch, args, given)

@@ -32,6 +32,7 @@ def explain_command(
     batch: options.Batch = None,
     level: options.Level = 2,
     passes: options.Passes = None,
+    reorder: options.Reorder = False,
     regex: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +71,7 @@ def explain_command(
     from lmc.commands.source import faults_of_program, load_program
     from lmc.frontend.arguments import flatten
 
-    chosen = options.compile_options(level, passes)
+    chosen = options.compile_options(level, passes, reorder=reorder)
     program = load_program(source)
     given = given_arguments(program, arg, args)
     groups = groups_of(program, batch, args, given)

@@ -28,6 +28,7 @@ __all__ = [
     "Level",
     "Model",
     "Passes",
+    "Reorder",
     "Seed",
     "Source",
     "TensorParallel",
@@ -83,6 +84,13 @@ Level = Annotated[
 Passes = Annotated[
     str | None,
     typer.Option("--passes", metavar="A,B,C", help="Run these passes instead of the level's."),
+]
+Reorder = Annotated[
+    bool,
+    typer.Option(
+        "--reorder-unordered",
+        help="Put what varies between rows last in lmc.unordered(...): this changes prompts.",
+    ),
 ]
 DEFAULT_MODEL = "smollm2-135m"
 Model = Annotated[
@@ -148,7 +156,9 @@ def check_directory(path: Path, option: str) -> None:
         raise UsageError(f"{option}: {path} cannot be made: {error.strerror}") from error
 
 
-def compile_options(level: int, passes: str | None, dump: Path | None = None) -> Options:
+def compile_options(
+    level: int, passes: str | None, dump: Path | None = None, *, reorder: bool = False
+) -> Options:
     """How to compile, checked before the program is imported.
 
     Raises:
@@ -162,4 +172,4 @@ def compile_options(level: int, passes: str | None, dump: Path | None = None) ->
         parse_pipeline(passes)
     if dump is not None:
         check_directory(dump, "--dump-ir")
-    return Options(level=level, passes=passes, dump=dump)
+    return Options(level=level, passes=passes, dump=dump, reorder_unordered=reorder)

@@ -43,6 +43,7 @@ def run_command(
     tensor_parallel: options.TensorParallel = 1,
     level: options.Level = 2,
     passes: options.Passes = None,
+    reorder: options.Reorder = False,
     eager: Annotated[
         bool, typer.Option("--eager", help="Run the Python function itself, not its graph.")
     ] = False,
@@ -90,7 +91,7 @@ def run_command(
             hint="the page is about what was compiled; --trace FILE.json shows an eager run",
         )
     _check_together(batch is not None, output is not None, as_json, stream, resume)
-    chosen = options.compile_options(level, passes)
+    chosen = options.compile_options(level, passes, reorder=reorder)
     how = How(
         model, device, dtype, kv_tokens, eager, seed, chosen, stats, trace, report,
         tensor_parallel=tensor_parallel,

@@ -31,6 +31,7 @@ from lmc.frontend.primitives import (
     shown,
     system,
     template,
+    unordered,
     user,
 )
 from lmc.frontend.recorder import Recorder, Ref
@@ -49,7 +50,8 @@ from lmc.params import REASONING, GenParams
 
 __all__ = [
     "Appendable", "Concat", "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "ScoreExpr",
-    "SelectExpr", "State", "assistant", "gen", "score", "select", "system", "template", "user",
+    "SelectExpr", "State", "assistant", "gen", "score", "select", "system", "template", "unordered",
+    "user",
 ]  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from lmc.typed import closed, spec_of
 
 __all__ = [
     "Appendable", "Concat", "GenExpr", "RoleExpr", "ScoreExpr", "SelectExpr", "assistant",
-    "checked_name", "gen", "need_known", "score", "select", "shown", "system", "template", "user",
+    "checked_name", "gen", "need_known", "score", "select", "shown", "system", "template",
+    "unordered", "user",
 ]  # fmt: skip
 
 
@@ -284,6 +285,33 @@ def template(*parts: object) -> Concat:
                 hint="give texts, gen(), select() and messages; write numbers as f-strings",
             )
     return Concat(items)
+
+
+def unordered(*texts: str, sep: str = "") -> str:
+    """Texts in a row whose order does not matter to the program, as one text.
+
+    They stand in the order given, unless the program is compiled with `reorder_unordered`: then
+    those that are the same in all rows come first, so that more of the prompt is shared.
+
+    Args:
+        texts: examples, notes, rules; each with what has to stand around it.
+        sep: between each two.
+
+    Raises:
+        UsageError: one of them is no text.
+    """
+    for text in (sep, *texts):
+        if not isinstance(text, str):
+            raise UsageError(
+                f"unordered() takes texts, not {shown(text)}",
+                here(),
+                hint="give texts that are known or read from variables: unordered(a, b, c)",
+            )
+    symbolic = next((text for text in (sep, *texts) if is_symbolic(text)), None)
+    if symbolic is None:
+        return sep.join(texts)
+    made: str = symbolic._source.pure("text.unordered", sep, *texts)  # type: ignore[attr-defined]
+    return made
 
 
 def _hold_to_type(given: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from lmc.passes.cse import CSE
 from lmc.passes.dce import DCE
 from lmc.passes.hoist_prefix import HoistPrefix
 from lmc.passes.kv_liveness import KVLiveness
+from lmc.passes.reorder_unordered import ReorderUnordered
 from lmc.passes.schedule_dfs import ScheduleDFS
 from lmc.passes.specialize import Specialize
 
@@ -14,6 +15,7 @@ __all__ = ["PASSES", "PIPELINES"]
 
 PASSES: tuple[type[Pass], ...] = (
     Specialize,
+    ReorderUnordered,
     Canonicalize,
     CSE,
     DCE,
@@ -27,4 +29,4 @@ _LEVEL_1: tuple[Pass, ...] = (Specialize(), Canonicalize(), CSE(), DCE())
 _LEVEL_2: tuple[Pass, ...] = (*_LEVEL_1, HoistPrefix(), ChainGens(), ScheduleDFS(), KVLiveness())
 
 PIPELINES: dict[int, tuple[Pass, ...]] = {0: (), 1: _LEVEL_1, 2: _LEVEL_2, 3: _LEVEL_2}
-"""The passes of each optimization level."""
+"""The passes of each optimization level. `ReorderUnordered` is in none: it changes prompts."""

@@ -144,7 +144,7 @@ class _Round:
                 parts = self.joined(args, consumed, copy=False)
                 self.consume(consumed)
                 return _concat(op, parts)
-            case Pure("text.join", (separator, *items)):
+            case Pure("text.join" | "text.unordered", (separator, *items)):
                 return _concat(op, _between(separator, items))
             case Pure("bool.not", (Value() as arg,)):
                 before = self.ops.get(arg)

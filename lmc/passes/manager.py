@@ -17,6 +17,8 @@ from lmc.ir.core import Program
 from lmc.passes import PASSES, PIPELINES
 from lmc.passes.base import Pass, spell_pass
 from lmc.passes.instruments import Change, DumpIR, Instrument
+from lmc.passes.reorder_unordered import ReorderUnordered
+from lmc.passes.specialize import Specialize
 
 __all__ = ["PassManager", "parse_pipeline"]
 
@@ -56,6 +58,12 @@ class PassManager:
             levels = ", ".join(map(str, PIPELINES))
             raise UsageError(f"there is no level {pipeline}", hint=f"levels are {levels}")
         return PassManager(passes, tuple(instruments))
+
+    def reordering(self) -> PassManager:
+        """The same with `reorder-unordered`, in front of what would settle the order."""
+        first = [pass_ for pass_ in self.passes[:1] if isinstance(pass_, Specialize)]
+        rest = self.passes[len(first) :]
+        return PassManager((*first, ReorderUnordered(), *rest), self.instruments)
 
     def __str__(self) -> str:
         """The pipeline text, which `parse_pipeline` reads back."""
@@ -111,7 +119,7 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
     """Read a pipeline such as `canonicalize,cse,hoist-prefix{min-characters=8}`.
 
     Raises:
-        UsageError: it is malformed, or there is no such pass or option.
+        UsageError: it is malformed, there is no such pass or option, or a pass comes too late.
     """
     passes: list[Pass] = []
     position, text = 0, text.strip()
@@ -124,6 +132,16 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
             )
         passes.append(_make(found[1], found[2] or ""))
         position = found.end()
+    names = [pass_.name for pass_ in passes]
+    if (
+        "reorder-unordered" in names[names.index("canonicalize") :]
+        if "canonicalize" in names
+        else ()
+    ):
+        raise UsageError(
+            "reorder-unordered comes too late: canonicalize puts texts in the order given",
+            hint="name it before canonicalize",
+        )
     return tuple(passes)
 
 

@@ -1,5 +1,7 @@
 """Every pass, and every pipeline, keeps the meaning of every program."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,10 +9,11 @@ from hypothesis import strategies as st
 from lmc.errors import RunError
 from lmc.ir import Program, verify
 from lmc.ir.interpret import HashModel, Meaning, arguments_of, interpret
-from lmc.ir.ops import PARTIAL
+from lmc.ir.ops import PARTIAL, If, Pure
 from lmc.passes import PASSES, PIPELINES
 from lmc.passes.hoist_prefix import HoistPrefix
 from lmc.passes.manager import PassManager
+from lmc.passes.reorder_unordered import ReorderUnordered
 from lmc.textops import PURE
 from tests.property.ir_programs import programs
 
@@ -19,7 +22,8 @@ models = st.builds(
     seed=st.integers(0, 99),
     answers=st.sampled_from([(), ("yes", "no"), ("", " a,b ", "3")]),
 )
-pipelines = [*PASSES, *(PassManager(p) for p in dict.fromkeys(PIPELINES.values())), HoistPrefix(1)]
+keeping = [cls for cls in PASSES if cls is not ReorderUnordered]
+pipelines = [*keeping, *(PassManager(p) for p in dict.fromkeys(PIPELINES.values())), HoistPrefix(1)]
 
 
 def meaning(program: Program, model: HashModel) -> Meaning | None:
@@ -58,3 +62,19 @@ def test_only_the_functions_known_to_raise_do(data: st.DataObject) -> None:
     fn = data.draw(st.sampled_from(sorted(set(PURE) - PARTIAL)))
     takes = [kind for t in PURE[fn].takes for kind in [t.removesuffix("*")] * (1 + t.endswith("*"))]
     PURE[fn].compute(*(data.draw(kinds[kind]) for kind in takes))
+
+
+@settings(deadline=None)
+@given(program=programs())
+def test_reordering_only_permutes_texts_that_the_program_left_open(program: Program) -> None:
+    after = ReorderUnordered().run(program)
+    verify(after)
+    assert ReorderUnordered().run(after) is after
+    for old, new in zip(program.walk(), after.walk(), strict=True):
+        if isinstance(old.op, Pure) and old.op.fn == "text.unordered":
+            separator, *texts = old.op.args
+            assert isinstance(new.op, Pure)
+            assert Counter(new.op.args[::2]) == Counter(texts)
+            assert set(new.op.args[1::2]) <= {separator}
+        elif not isinstance(old.op, If):
+            assert new.op == old.op
