@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import functools
 import inspect
 import json
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from lmc.batch import Job, refused
 from lmc.driver import Compiled, Options, compile_function, specializes, trace_function
@@ -19,8 +20,8 @@ from lmc.frontend.arguments import Arguments, bind, flatten, unflatten
 from lmc.frontend.dependencies import fixed, snapshot
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import run_eagerly
+from lmc.frontend.fusing import checked_fuse
 from lmc.frontend.location import here, of_code
-from lmc.frontend.parameters import run_defaults
 from lmc.frontend.sharing import Shared, known_texts, shared_texts
 from lmc.frontend.tools import Tool, tool
 from lmc.jit_cache import CacheInfo, JitCache
@@ -56,13 +57,36 @@ EAGER_THREADS = 64  # programs that run eagerly at the same time in a batch
 _RESERVED = ("engine", "eager", "seed", "deadline", "options")
 
 
-def jit(function: Callable[..., object]) -> Program:
+_LEFT_OUT = object()
+
+
+@overload
+def jit(function: Callable[..., object], *, fuse: str | None = None) -> Program: ...
+
+
+@overload
+def jit(*, fuse: str | None = None) -> Callable[[Callable[..., object]], Program]: ...
+
+
+def jit(
+    function: Any = _LEFT_OUT, *, fuse: str | None = None
+) -> Program | Callable[[Callable[..., object]], Program]:
     """Make an LM program of a function whose first parameter is the prompt state.
 
+    Args:
+        function: the function; left out where there are options, as in `@lmc.jit(fuse=...)`.
+        fuse: "statements" takes a straight run of statements for one row, as if there were `+`
+            between them: constrained gens and the text around them are then matched as a whole.
+            It counts for runs of this program, not where it is a part of another one.
+
     Raises:
-        UsageError: it has no parameter for the state, or it is a coroutine or a generator.
+        UsageError: it has no parameter for the state, it is a coroutine or a generator, or there is
+            no such option.
     """
-    return Program(function)
+    checked_fuse(fuse)
+    if function is _LEFT_OUT:
+        return lambda function: Program(function, fuse=fuse)
+    return Program(function, fuse=fuse)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +124,7 @@ class Program(Runnable):
         function: Callable[..., object],
         bound: Mapping[str, object] | None = None,
         kept: JitCache | None = None,
+        fuse: str | None = None,
     ) -> None:
         if isinstance(function, (classmethod, staticmethod)):
             self._descriptor: Any = function
@@ -151,6 +176,7 @@ class Program(Runnable):
         if self._bound and not self._needs_instance():
             bind(self._signature, name, self._bound, where, partial=True)
         self._kept = kept or JitCache()
+        self._fuse = fuse
 
     def __reduce__(self) -> str | tuple[object, ...]:
         """Programs are pickled by reference, as functions are."""
@@ -164,7 +190,9 @@ class Program(Runnable):
         if not hasattr(self._descriptor, "__get__"):  # an object that can be called
             return self
         function = self._descriptor.__get__(instance, owner)
-        return self if function is self.function else Program(function, self._bound, self._kept)
+        if function is self.function:
+            return self
+        return Program(function, self._bound, self._kept, self._fuse)
 
     def _needs_instance(self) -> bool:
         """Whether it is a method that was not reached through an instance."""
@@ -219,7 +247,7 @@ class Program(Runnable):
         Raises:
             UsageError: it takes no argument of such a name.
         """
-        return Program(self._descriptor, {**self._bound, **arguments}, self._kept)
+        return Program(self._descriptor, {**self._bound, **arguments}, self._kept, self._fuse)
 
     def arguments(
         self, given: Mapping[str, object], *, symbolic: bool = False
@@ -251,7 +279,14 @@ class Program(Runnable):
     def trace(self, **arguments: object) -> Graph:
         """The graph of the program, not optimized: no model, no torch."""
         flat = flatten(self.arguments(arguments, symbolic=True))
-        return trace_function(self.function, self.name, flat, self.where)
+        with self._own(Options()).applied():
+            return trace_function(self.function, self.name, flat, self.where)
+
+    def _own(self, options: Options) -> Options:
+        """The options, with those of the program itself where they say nothing else."""
+        if self._fuse is None or options.fuse is not None:
+            return options
+        return dataclasses.replace(options, fuse=self._fuse)
 
     def compile(self, options: Options | None = None, **arguments: object) -> Compiled:
         """Trace, optimize and lower the program; kept, so that a second call is free."""
@@ -271,6 +306,7 @@ class Program(Runnable):
         arguments that may change unseen, such as sets and other objects, it is made anew each time.
         """
         outside = snapshot(self.function) if outside is None else outside
+        options = self._own(options)
 
         def make() -> Compiled:
             return compile_function(self.function, self.name, flat, self.where, options)
@@ -321,6 +357,7 @@ class Program(Runnable):
     def _job(
         self, engine: Engine, eager: bool, seed: int, deadline: float | None, options: Options
     ) -> Job:
+        options = self._own(options)
         if eager:
             return _EagerJob(self, engine, seed, deadline, options)
         return _CompiledJob(self, engine, seed, deadline, options, snapshot(self.function))
@@ -400,7 +437,7 @@ class _CompiledJob:
         arguments = program.arguments(given)
         flat = flatten(arguments)
         compiled = program.compiled_for(flat, self._shared, self.options, self.outside)
-        with run_defaults(self.options.defaults):
+        with self.options.applied():
             context = contextvars.copy_context()  # of the caller, for what the program itself runs
 
         def resume(row: EagerRow, calls: list[KnownCall], tools: list[Any]) -> None:
@@ -485,7 +522,7 @@ class _EagerJob:
             tools=self._memo.tools_of_row({}),
         )
         future.add_done_callback(lambda finished: done(finished.result()))
-        with run_defaults(self._options.defaults):
+        with self._options.applied():
             run = contextvars.copy_context().run
 
         def work() -> None:
@@ -551,6 +588,10 @@ class Loaded(Runnable):
             raise UsageError(
                 "an artifact's texts stand in the order in which they were compiled",
                 hint="give --reorder-unordered to lmc compile",
+            )
+        if options.fuse is not None:
+            raise UsageError(
+                "fuse cannot be given to an artifact", hint="give it when the artifact is made"
             )
         if options.defaults:
             raise UsageError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ class Options:
         passes: pipeline text that replaces the level's, as in "canonicalize, cse, dce".
         dump: directory for the graph before and after each pass that changed it.
         defaults: parameters of gens that give none of their own (`frontend.parameters.run_wide`).
+        fuse: "statements" appends a straight run of statements as one row (`frontend.fusing`). That
+            may change what the model writes, in eager runs too.
         reorder_unordered: put the texts of `lmc.unordered` in the order in which rows share most of
             their prompts. That changes the prompts.
     """
@@ -43,6 +46,22 @@ class Options:
     dump: Path | None = None
     defaults: tuple[tuple[str, Any], ...] = ()
     reorder_unordered: bool = False
+    fuse: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.fuse is not None:
+            from lmc.frontend.fusing import checked_fuse
+
+            checked_fuse(self.fuse)
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, programs are traced and run with what these options say of the program itself."""
+        from lmc.frontend.fusing import fusing
+        from lmc.frontend.parameters import run_defaults
+
+        with run_defaults(self.defaults), fusing(self.fuse):
+            yield
 
 
 @dataclass(frozen=True)
@@ -136,9 +155,7 @@ def compile_function(
     Raises:
         LmcError: the program, one of its constraints, or the pipeline is wrong.
     """
-    from lmc.frontend.parameters import run_defaults
-
-    with run_defaults(options.defaults):
+    with options.applied():
         traced = trace_function(function, name, arguments, source)
     return _compiled(traced, options)
 

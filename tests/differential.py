@@ -57,6 +57,7 @@ class Setting:
         kv_tokens, max_batch_tokens: limits of the engine.
         seed: of the random draws.
         order: of the random order in which rows arrive, some only when others are done.
+        fuse: what to fuse.
     """
 
     level: int
@@ -64,6 +65,12 @@ class Setting:
     max_batch_tokens: int
     seed: int
     order: int
+    fuse: str | None = None
+
+    @property
+    def options(self) -> lmc.Options:
+        """How it is compiled."""
+        return lmc.Options(level=self.level, fuse=self.fuse)
 
 
 SETTINGS = st.builds(
@@ -73,6 +80,7 @@ SETTINGS = st.builds(
     max_batch_tokens=st.sampled_from([3, 17, 512]),
     seed=st.integers(0, 3),
     order=st.integers(0, 99),
+    fuse=st.sampled_from([None, None, "statements"]),
 )
 
 
@@ -108,7 +116,7 @@ def check_program(body: tuple[object, ...], texts: Sequence[str], how: Setting) 
         with engine(kv_tokens=how.kv_tokens) as fresh:  # an empty cache, nothing beside it
             alone.append(meaning(_arriving(program, fresh, how, {index: row}, eager=True)[index]))
     with engine(kv_tokens=how.kv_tokens, max_batch_tokens=how.max_batch_tokens) as shared:
-        options = lmc.Options(level=how.level)
+        options = how.options
         for ordered in (True, False):  # with a cold cache and a warm one
             results = program.run_batch(
                 rows, engine=shared, seed=how.seed, options=options, ordered=ordered
@@ -133,7 +141,7 @@ def _arriving(
     eager: bool,
 ) -> dict[int, Result]:
     """The results of rows that arrive one by one in a random order."""
-    job = program._job(engine, eager, how.seed, None, lmc.Options(level=how.level))
+    job = program._job(engine, eager, how.seed, None, how.options)
     draw = random.Random(how.order)
     started: dict[int, Future[Any]] = {}
     for index in draw.sample(sorted(rows), len(rows)):
@@ -160,7 +168,7 @@ def _check_stream(
     *,
     eager: bool,
 ) -> None:
-    options = lmc.Options(level=how.level)
+    options = how.options
     stream = program.stream(engine=engine, seed=how.seed, options=options, eager=eager, **row)
     told = "".join(stream)
     result = stream.result()

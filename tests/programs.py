@@ -247,6 +247,7 @@ _leaves = st.one_of(
     st.builds(Say, _words),
     st.builds(Argument, st.sampled_from(["plain", "upper", "f-string", "slice"])),
     st.builds(Gen, _names, _gen_options),
+    st.builds(Gen, _names, st.sampled_from(TEMPLATE_GENS)),
     st.builds(
         Template,
         st.lists(

@@ -49,6 +49,7 @@ def check_command(
     tensor_parallel: options.TensorParallel = 1,
     level: options.Level = 2,
     passes: options.Passes = None,
+    fuse: options.Fuse = None,
     seed: options.Seed = 0,
     traceback: options.Traceback = False,  # noqa: ARG001 - its callback keeps it
 ) -> None:
@@ -58,7 +59,7 @@ def check_command(
     changes, between its runs. A row that fails must fail alike both ways. Arguments that are not
     given are made up.
     """
-    chosen = options.compile_options(level, passes)
+    chosen = options.compile_options(level, passes, fuse=fuse)
     how = How(
         model, device, dtype, kv_tokens, False, seed, chosen, None,
         tensor_parallel=tensor_parallel,
@@ -118,7 +119,7 @@ def _checks(
 def _compare(check: _Check, engine: Engine, chosen: Options) -> tuple[str, bool]:
     """What to say of a program, and whether both ways give the same."""
     compiled = check.program.iter_batch(check.rows, engine=engine, options=chosen)
-    eager = check.program.iter_batch(check.rows, engine=engine, eager=True)
+    eager = check.program.iter_batch(check.rows, engine=engine, eager=True, options=chosen)
     count = calls = tokens = failed = 0
     with contextlib.closing(compiled), contextlib.closing(eager):
         for one, other in zip(compiled, eager, strict=True):

@@ -46,6 +46,7 @@ def compile_command(
     level: options.Level = 2,
     passes: options.Passes = None,
     reorder: options.Reorder = False,
+    fuse: options.Fuse = None,
     emit: Annotated[
         Emit | None, typer.Option("--emit", help="What to show; by default the graph, as text.")
     ] = None,
@@ -80,7 +81,7 @@ def compile_command(
         note("--model only matters for artifacts, --emit html and --emit report")
     if output is not None:
         options.check_writable(output, "-o")
-    chosen = options.compile_options(level, passes, dump_ir, reorder=reorder)
+    chosen = options.compile_options(level, passes, dump_ir, reorder=reorder, fuse=fuse)
     program = load_program(source)
     given = given_arguments(program, arg, args)
     groups = groups_of(program, batch, args, given)

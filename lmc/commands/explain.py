@@ -33,6 +33,7 @@ def explain_command(
     level: options.Level = 2,
     passes: options.Passes = None,
     reorder: options.Reorder = False,
+    fuse: options.Fuse = None,
     regex: Annotated[
         str | None,
         typer.Option(
@@ -71,7 +72,7 @@ def explain_command(
     from lmc.commands.source import faults_of_program, load_program
     from lmc.frontend.arguments import flatten
 
-    chosen = options.compile_options(level, passes, reorder=reorder)
+    chosen = options.compile_options(level, passes, reorder=reorder, fuse=fuse)
     program = load_program(source)
     given = given_arguments(program, arg, args)
     groups = groups_of(program, batch, args, given)

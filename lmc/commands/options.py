@@ -24,6 +24,7 @@ __all__ = [
     "DTypeOption",
     "Device",
     "DeviceOption",
+    "Fuse",
     "KVTokens",
     "Level",
     "Model",
@@ -92,6 +93,14 @@ Reorder = Annotated[
         help="Put what varies between rows last in lmc.unordered(...): this changes prompts.",
     ),
 ]
+Fuse = Annotated[
+    str | None,
+    typer.Option(
+        "--fuse",
+        metavar="statements",
+        help="Take a straight run of statements for one row: this can change outputs.",
+    ),
+]
 DEFAULT_MODEL = "smollm2-135m"
 Model = Annotated[
     str,
@@ -157,12 +166,17 @@ def check_directory(path: Path, option: str) -> None:
 
 
 def compile_options(
-    level: int, passes: str | None, dump: Path | None = None, *, reorder: bool = False
+    level: int,
+    passes: str | None,
+    dump: Path | None = None,
+    *,
+    reorder: bool = False,
+    fuse: str | None = None,
 ) -> Options:
     """How to compile, checked before the program is imported.
 
     Raises:
-        UsageError: there is no such pass, or the directory cannot be made.
+        UsageError: there is no such pass or option, or the directory cannot be made.
     """
     from lmc.driver import Options
 
@@ -172,4 +186,4 @@ def compile_options(
         parse_pipeline(passes)
     if dump is not None:
         check_directory(dump, "--dump-ir")
-    return Options(level=level, passes=passes, dump=dump, reorder_unordered=reorder)
+    return Options(level=level, passes=passes, dump=dump, reorder_unordered=reorder, fuse=fuse)

@@ -44,6 +44,7 @@ def run_command(
     level: options.Level = 2,
     passes: options.Passes = None,
     reorder: options.Reorder = False,
+    fuse: options.Fuse = None,
     eager: Annotated[
         bool, typer.Option("--eager", help="Run the Python function itself, not its graph.")
     ] = False,
@@ -91,7 +92,7 @@ def run_command(
             hint="the page is about what was compiled; --trace FILE.json shows an eager run",
         )
     _check_together(batch is not None, output is not None, as_json, stream, resume)
-    chosen = options.compile_options(level, passes, reorder=reorder)
+    chosen = options.compile_options(level, passes, reorder=reorder, fuse=fuse)
     how = How(
         model, device, dtype, kv_tokens, eager, seed, chosen, stats, trace, report,
         tensor_parallel=tensor_parallel,

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from lmc.errors import LmcError, Location, UsageError
 from lmc.frontend.blocks import Block, Mark, Message, Naming
 from lmc.frontend.forks import Forks
+from lmc.frontend.fusing import Fusion, Held
 from lmc.frontend.location import here
 from lmc.frontend.media import image
 from lmc.frontend.primitives import (
@@ -58,15 +59,56 @@ __all__ = [
 class State:
     """A prompt under construction. Programs get one as their first argument."""
 
-    def __init__(self, recorder: Recorder, ref: Ref) -> None:
+    def __init__(self, recorder: Recorder, ref: Ref, fusion: Fusion | None = None) -> None:
         self._recorder = recorder
-        self._ref = ref
-        self._variables: dict[str, Ref] = {}
-        self._log: Entry | None = None  # the newest thing that was appended
+        self._fusion = fusion  # of the run: statements that are held back
+        self._reached = ref
+        self._known: dict[str, Ref] = {}
+        self._said: Entry | None = None
         self._open: tuple[Block, ...] = ()  # the `with` blocks that it is inside of
         self._closed: str | None = None
         self._life = Life()
         self._unnamed = 0
+
+    # What is asked for below includes what is held back, so that is appended first.
+    @property
+    def _ref(self) -> Ref:
+        """The recorder's name of the state."""
+        self._settle()
+        return self._reached
+
+    @_ref.setter
+    def _ref(self, ref: Ref) -> None:
+        self._reached = ref
+
+    @property
+    def _variables(self) -> dict[str, Ref]:
+        self._settle()
+        return self._known
+
+    @_variables.setter
+    def _variables(self, variables: dict[str, Ref]) -> None:
+        self._known = variables
+
+    @property
+    def _log(self) -> Entry | None:
+        """The newest thing that was appended."""
+        self._settle()
+        return self._said
+
+    @_log.setter
+    def _log(self, entry: Entry | None) -> None:
+        self._said = entry
+
+    def _settle(self) -> None:
+        """Append what is held back, in all prompts of the run."""
+        if self._fusion is not None:
+            self._fusion.flush(State._append_held)
+
+    def _append_held(self, items: list[Held]) -> None:
+        places = [item.at for item, _ in items if isinstance(item, GenExpr)]
+        at = next(filter(None, places), items[0][1])
+        self._append_row(Concat(tuple(item for item, _ in items)), at)
 
     @property
     def _role(self) -> str | None:
@@ -85,15 +127,17 @@ class State:
 
     def _append(self, item: object, at: Location | None) -> None:
         self._check_open(at)
+        if self._fusion is not None and self._held_back(self._fusion, item, at):
+            return
         if isinstance(item, str):
-            self._ref = self._recorder.extend(self._ref, item, at)
-            self._log = Entry(self._log, "text", item)
+            self._reached = self._recorder.extend(self._reached, item, at)
+            self._said = Entry(self._said, "text", item)
         elif isinstance(item, GenExpr):
             where = item.at or at
             name = self._named(item.name, "gen")
-            before = self._ref
+            before = self._reached
             first = None if item.n is None else 0
-            self._ref, text = self._recorder.gen(before, name, item.params, where, first)
+            self._reached, text = self._recorder.gen(before, name, item.params, where, first)
             self._note_call(name, text, Made(text))
             self._note_type(name, text, item.params)
             if item.n is not None:
@@ -103,12 +147,12 @@ class State:
                 ]
                 for one in more:
                     self._note_type(name, one, item.params)
-                self._variables[name] = [text, *more]
+                self._known[name] = [text, *more]
                 self._life.calls += more
         elif isinstance(item, SelectExpr):
             where = item.at or at
-            self._ref, text = self._recorder.select(
-                self._ref,
+            self._reached, text = self._recorder.select(
+                self._reached,
                 name := self._named(item.name, "select"),
                 item.choices,
                 item.method,
@@ -117,8 +161,8 @@ class State:
             )
             self._note_call(name, text, Made(text))
         elif isinstance(item, ScoreExpr):
-            self._ref, value = self._recorder.score(
-                self._ref,
+            self._reached, value = self._recorder.score(
+                self._reached,
                 name := self._named(item.name, "score"),
                 item.text,
                 item.top_logprobs,
@@ -141,10 +185,27 @@ class State:
                 "write numbers as f-strings",
             )
 
+    def _held_back(self, fusion: Fusion, item: object, at: Location | None) -> bool:
+        """Whether an item is appended later, with what follows; else what is held back is now."""
+        if fusion.busy:
+            return False
+        if isinstance(item, str) or (
+            isinstance(item, GenExpr) and item.n is None and item.params.constraint is not None
+        ):
+            fusion.hold(self, item, at)
+            return True
+        if isinstance(item, Concat):
+            for part in item.items:
+                self._append(part, at)
+            return True
+        if not isinstance(item, (list, tuple)):  # whose items are appended one by one
+            self._settle()
+        return False
+
     def _note_call(self, name: str, value: Ref, said: str | Made) -> None:
         """Keep what a model call gave: its variable, and the text that it added."""
-        self._variables[name] = value
-        self._log = Entry(self._log, "text", said)
+        self._known[name] = value
+        self._said = Entry(self._said, "text", said)
         self._life.calls.append(value)
 
     def _note_type(self, name: str, text: Ref, params: GenParams) -> None:
@@ -170,11 +231,11 @@ class State:
         gens = [(self._named(gen.name, "gen"), gen.params) for gen in run.gens]
         texts = [functools.reduce(operator.add, parts) if parts else "" for parts in run.behind]
         heal = bool(run.before)
-        self._ref, whole, made = self._recorder.match(self._ref, gens, texts, heal, at)
+        self._reached, whole, made = self._recorder.match(self._reached, gens, texts, heal, at)
         for (name, params), text in zip(gens, made, strict=True):
-            self._variables[name] = text
+            self._known[name] = text
             self._note_type(name, text, params)
-        self._log = Entry(self._log, "text", Made(whole))
+        self._said = Entry(self._said, "text", Made(whole))
         self._life.calls.append(whole)
 
     def _named(self, name: str | None, kind: str) -> str:
@@ -183,7 +244,7 @@ class State:
         while True:
             self._unnamed += 1
             name = f"{kind}_{self._unnamed}"
-            if name not in self._variables:
+            if name not in self._known:
                 return name
 
     # -- variables
@@ -328,7 +389,7 @@ class State:
         return self._copy()
 
     def _copy(self, index: int = 0) -> State:
-        copy = State(self._recorder, self._recorder.branch(self._ref, index))
+        copy = State(self._recorder, self._recorder.branch(self._ref, index), self._fusion)
         copy._variables = dict(self._variables)
         copy._log = self._log
         copy._open = self._open
@@ -339,7 +400,8 @@ class State:
     def _new(self, at: Location | None) -> State:
         """An empty prompt of its own in the same run."""
         self._check_open(at)
-        new = State(self._recorder, self._recorder.start(at))
+        self._settle()
+        new = State(self._recorder, self._recorder.start(at), self._fusion)
         new._life = self._life.child()
         return new
 
@@ -347,7 +409,7 @@ class State:
         self, ref: Ref, variables: dict[str, Ref], log: Entry | None, open: tuple[Block, ...]
     ) -> State:
         """A branch of this state that goes on from one of several, which these describe."""
-        picked = State(self._recorder, ref)
+        picked = State(self._recorder, ref, self._fusion)
         picked._variables, picked._log, picked._open = variables, log, open
         picked._unnamed = self._unnamed
         picked._life = self._life.child()

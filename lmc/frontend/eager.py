@@ -17,6 +17,7 @@ from lmc.constraints.automaton import Automaton
 from lmc.constraints.known import automaton_for
 from lmc.errors import LmcError, Location, RunError
 from lmc.frontend.dsl import State
+from lmc.frontend.fusing import fusion_of_run
 from lmc.frontend.location import here, of_traceback
 from lmc.frontend.tools import Tool, recording
 from lmc.frontend.variables import Given, Life, Made, copied
@@ -117,7 +118,7 @@ def run_eagerly(
         where: file and line of the function.
     """
     recorder = _EagerRecorder(row, known, tools)
-    state = State(recorder, recorder.start(where))
+    state = State(recorder, recorder.start(where), fusion_of_run())
     try:
         with recording(recorder):
             value = function(state, **arguments)
@@ -127,6 +128,7 @@ def run_eagerly(
                 where,
                 hint="write it as an ordinary function",
             )
+        state._settle()
     except LmcError as error:
         recorder.fail(state, error.at(of_traceback(error.__traceback__)))
     except Exception as error:
@@ -411,7 +413,7 @@ class _EagerRecorder:
     def fail(self, state: State, error: LmcError) -> None:
         known = {
             name: self._row.preset(ref.value) if isinstance(ref, Given) else ref
-            for name, ref in state._variables.items()
+            for name, ref in state._known.items()  # what is held back is not made any more
             if isinstance(ref, (Reg, Given))
         }
         self._row.fail(error, tuple(known), tuple(known.values()))

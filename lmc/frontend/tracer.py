@@ -28,6 +28,7 @@ from lmc.errors import LmcError, Location, TraceError
 from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import joins
+from lmc.frontend.fusing import fusion_of_run
 from lmc.frontend.location import here, in_library, of_traceback, unwatched
 from lmc.frontend.rewrite import rewritten
 from lmc.frontend.symbolic import NeedsValue, Text, TextList, Unknown, is_symbolic
@@ -198,7 +199,7 @@ class _Tracer:
         self._cut: _Cut | None = None
         self._ended = False
         self._may_catch = self._catches
-        state = State(self, self.start(self._source))
+        state = State(self, self.start(self._source), fusion_of_run())
         given = unflatten(self._arguments, lambda n: Text(self, self._params[n]))
         try:
             with self._watched(), recording(self):

@@ -103,7 +103,7 @@ def _fields_by_kind(cls: type[Op]) -> dict[str, str]:
 
 
 def _leaves(held: object) -> Iterator[Operand]:
-    if isinstance(held, tuple):
+    if type(held) is tuple:  # asked very often
         for item in held:
             yield from _leaves(item)
     else:
