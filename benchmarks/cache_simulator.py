@@ -365,14 +365,30 @@ def on_engine(
                 request.priority = ()
             if isinstance(request, PrefillRequest):
                 return submit(request, on_done, on_text)
-            prompts += len(request.keys)
 
             def ended(result: Any) -> None:
                 nonlocal made
                 made += max(len(result.tokens) - 1, 0)
                 on_done(result)
 
-            return submit(request, ended, on_text)
+            return submit(counted(request), ended, on_text)
+
+        def counted(request: Any) -> Any:
+            """The request, and with it those that go on from it in a chain."""
+            nonlocal prompts
+            prompts += len(request.keys)
+            follow = getattr(request, "follow", None)
+            if follow is not None:
+
+                def following(result: GenResult) -> GenRequest | None:
+                    nonlocal made
+                    request = follow(result)
+                    if request is not None:
+                        made += max(len(result.tokens) - 1, 0)
+                    return request and counted(request)
+
+                request.follow = following
+            return request
 
         core.submit = seen  # type: ignore[method-assign]
         if rival:

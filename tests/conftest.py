@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,6 +17,9 @@ settings.register_profile("lmc", deadline=None)  # machines are shared: times sa
 settings.load_profile("lmc")
 
 os.environ["LMC_CACHE"] = "0"  # no test sees what another one left; those of the cache turn it on
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell script:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # processes of tests are sent it
 
 if not Path("/dev/nvidiactl").exists() or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU; read when triton is imported
