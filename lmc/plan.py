@@ -388,12 +388,14 @@ class Attempt(Instr):
 class Prefill(Instr):
     """Compute the KV of a state that several model calls share, as far as its tokens are settled.
 
-    Advice: it never changes what any other instruction gives.
+    Advice: it never changes what any other instruction gives. With `ahead` it is for a way that may
+    not be taken: it waits for all other work, and is dropped when the way is known.
     """
 
     op: ClassVar[str] = "prefill"
     into: Reg
     state: Reg
+    ahead: bool = False
     priority: int = 0
 
 

@@ -337,7 +337,11 @@ def _text(low: _Lowering, op: lm.StateText, results: Results, at: At) -> p.Instr
 
 def _prefill(low: _Lowering, op: lm.Prefill, results: Results, at: At) -> p.Instr:
     return p.Prefill(
-        into=low.define(results[0]), state=low.state(op.state), priority=low.priority(), at=at
+        into=low.define(results[0]),
+        state=low.state(op.state),
+        ahead=op.ahead,
+        priority=low.priority(),
+        at=at,
     )
 
 

@@ -83,6 +83,9 @@ def _deeds(before: Program, after: Program, meter: Meter) -> Iterator[str]:
     if saved > 0:
         yield f"{saved} {meter.unit} of prompt fewer to read"
     yield from _prefills(before, after, meter)
+    ahead = sum(isinstance(n.op, Prefill) and n.op.ahead for n in after.walk())
+    if ahead > sum(isinstance(n.op, Prefill) and n.op.ahead for n in before.walk()):
+        yield f"reads {_many(ahead, 'prompt')} ahead, while conditions are decided"
     released = _count(after, (Release,)) - _count(before, (Release,))
     if released > 0:
         yield f"frees the cache of {_many(released, 'branch', 'branches')} when it is done"
@@ -99,7 +102,7 @@ def _prefills(before: Program, after: Program, meter: Meter) -> Iterator[str]:
     new = {
         node.results[0]
         for node in after.walk()
-        if isinstance(node.op, Prefill) and node.results[0] not in known
+        if isinstance(node.op, Prefill) and not node.op.ahead and node.results[0] not in known
     }
     if not new:
         return

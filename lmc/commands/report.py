@@ -174,7 +174,7 @@ def shared_prompts(program: Program) -> list[dict[str, Any]]:
 
     found = []
     for node in program.walk():
-        if isinstance(node.op, Prefill):
+        if isinstance(node.op, Prefill) and not node.op.ahead:
             state = next(v for v in node.results if v.type == STATE)
             found.append(
                 {

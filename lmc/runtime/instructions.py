@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lmc import plan as p
-from lmc.errors import PlanError, RunError
+from lmc.errors import LmcError, PlanError, RunError
 from lmc.runtime.context import Context
 from lmc.runtime.generating import chain, extend, gen, role
 from lmc.runtime.handling import submit, value_of
 from lmc.runtime.host_calls import host
 from lmc.runtime.matching import match
 from lmc.runtime.race import race
-from lmc.runtime.request import KeyArray, PrefillRequest
+from lmc.runtime.request import AHEAD, KeyArray, PrefillRequest
 from lmc.runtime.results import KnownCall, RowResult
 from lmc.runtime.row import Blame, Fail, Failure, Pending, Reader, Row
 from lmc.runtime.scoring import score, select
@@ -48,8 +48,18 @@ def _prefill(executor: Executor, row: Row, instr: p.Prefill) -> None:
     keys = settled.keys[: -UNSETTLED_TOKENS or None] if state.pieces else settled.keys
     if len(keys) < MIN_PREFILL_TOKENS or not executor.target.first_prefill(keys):
         return
-    request = PrefillRequest(keys=keys, priority=(row.order, instr.priority))
-    submit(executor, row, request, lambda _: None, instr=instr)
+    order = (row.order, instr.priority)
+    if not instr.ahead:
+        request = PrefillRequest(keys=keys, priority=order)
+        submit(executor, row, request, lambda _: None, instr=instr)
+        return
+
+    def done(result: Any) -> None:  # noqa: ANN401 - a result or an error
+        if isinstance(result, LmcError):  # it was dropped: another row may ask for it
+            executor.target.forget_prefill(keys)
+
+    request = PrefillRequest(keys=keys, priority=(AHEAD, *order))
+    submit(executor, row, request, done, call=AHEAD, instr=instr)
 
 
 UNSETTLED_TOKENS = 2  # at the end of an open span; more may change, rarely, and cost little
@@ -154,6 +164,9 @@ def _attempt(executor: Executor, row: Row, instr: p.Attempt) -> None:
 
 
 def _if(executor: Executor, row: Row, instr: p.If) -> None:
+    for handle, call in list(row.handles.items()):
+        if call == AHEAD:  # what the way needs of it is asked for now
+            executor.core.cancel(handle)
     taken = instr.then if value_of(row, instr.condition) else instr.orelse
     executor.emit_block(row, taken)
 

@@ -25,6 +25,7 @@ from lmc.params import GenParams
 from lmc.runtime.adjustment import Adjustment
 
 __all__ = [
+    "AHEAD",
     "Constraint",
     "Finish",
     "Flight",
@@ -47,6 +48,9 @@ __all__ = [
     "keys_of",
     "tokens_of",
 ]
+
+AHEAD = 2**62
+"""The first number of a priority behind all others: of what may turn out to be of no use."""
 
 KeyArray = npt.NDArray[np.int64]
 IntArray = npt.NDArray[np.int32]
@@ -180,7 +184,11 @@ class ScoreRequest(Request):
 
 @dataclass(slots=True)
 class PrefillRequest(Request):
-    """Only put the prompt's KV into the cache."""
+    """Only put the prompt's KV into the cache.
+
+    One whose priority begins with `AHEAD` may turn out to be of no use: it waits for all others,
+    however often they overtake it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,10 @@ class Target:
         self._prefills[digest] = None
         return True
 
+    def forget_prefill(self, keys: KeyArray) -> None:
+        """The KV of these keys was asked for and not computed."""
+        self._prefills.pop(keys.tobytes(), None)
+
     def forget_prefills(self) -> None:
         """Ask for all prefixes anew: the cache was emptied."""
         self._prefills.clear()

@@ -11,6 +11,7 @@ import bisect
 import heapq
 
 from lmc.runtime.job import Job
+from lmc.runtime.request import AHEAD
 
 __all__ = ["WaitingQueue"]
 
@@ -36,7 +37,8 @@ class WaitingQueue:
             job.before = self._admissions + len(self._sorted)
         bisect.insort(self._sorted, (job.request.priority, job.arrival, job))
         self._by_arrival[job.arrival] = job
-        heapq.heappush(self._arrivals, job.arrival)
+        if job.request.priority[:1] != (AHEAD,):
+            heapq.heappush(self._arrivals, job.arrival)
 
     def remove(self, job: Job) -> None:
         """The job waits no more."""

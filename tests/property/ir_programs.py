@@ -257,7 +257,7 @@ class _Maker:
             elif kind == "text":
                 add(StateText(state))
             elif kind == "prefill":
-                add(Prefill(state))
+                add(Prefill(state, ahead=self.draw(st.booleans())))
             elif kind == "release" and len(alive) > 1:
                 body.add(Release(state))
                 alive.remove(state)

@@ -404,11 +404,13 @@ class Prefill(Op):
 
     %s1 = lm.prefill %s0
 
-    Computed are the tokens that later text cannot change, so it never alters a result.
+    Computed are the tokens that later text cannot change, so it never alters a result. With `ahead`
+    it is not sure that any call needs it: it waits for all other work.
     """
 
     op: ClassVar[str] = "lm.prefill"
     state: Value
+    ahead: bool = False
 
     def result_types(self) -> tuple[Type, ...]:
         return (STATE,)
