@@ -86,14 +86,25 @@ SETTINGS = st.builds(
 
 def meaning(result: Result) -> tuple[object, ...]:
     """All of a result that must be the same."""
-    error = result.error and (type(result.error).__name__, result.error.problem)
+    error = result.error and _told(result.error)
     metas = {
         name: getattr(meta, "token_ids", meta and [m and m.token_ids for m in _flat(meta)])
         for name, meta in result._meta.items()
     }
     if error and not result.text:  # the program raised: what it knew by then depends on time
-        return (result.value, error)
-    return (result.variables, result.text, result.value, error, metas)
+        return (_told(result.value), error)
+    return (_told(result.variables), result.text, _told(result.value), error, metas)
+
+
+def _told(value: Any) -> Any:
+    """A value with its errors (of branches that failed) in words: two objects are never equal."""
+    if isinstance(value, LmcError):
+        return type(value).__name__, value.problem
+    if type(value) in (list, tuple):
+        return type(value)(map(_told, value))
+    if type(value) is dict:
+        return {key: _told(held) for key, held in value.items()}
+    return value
 
 
 def _flat(meta: object) -> list[Any]:
