@@ -43,8 +43,10 @@ def test_an_unknown_figure_of_the_gpu_is_refused(invoke: Invoke) -> None:
     assert "tree_of_thought" in out.stderr
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_gpu_the_gpu_is_not_measured(invoke: Invoke) -> None:
+def test_without_a_gpu_the_gpu_is_not_measured(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = invoke("bench", "gpu", "decode-1", "--model", "smollm2-135m", code=2)
     assert "torch finds no CUDA device" in out.stderr
 

@@ -152,3 +152,22 @@ def test_damaged_chains_are_refused(change: Any, message: str) -> None:
     change(next(i for i in data["body"]["instrs"] if i["op"] == "chain")["links"])
     with pytest.raises(PlanError, match=message):
         Plan.from_json(data)
+
+
+@lmc.jit
+def two_long(s: State, x: str) -> None:
+    s += x
+    s += lmc.gen("a", max_tokens=24, ignore_eos=True)
+    s += " and "
+    s += lmc.gen("b", max_tokens=4, ignore_eos=True)
+
+
+def test_what_follows_a_retracted_gen_is_counted_anew() -> None:
+    rows = [{"x": f"{n} and then some more of it"} for n in range(4)]
+    with lmc.Engine("fake", kv_tokens=90) as engine:
+        results = list(two_long.run_batch(iter(rows), engine=engine, options=TOGETHER))
+        assert engine.stats.retracted_requests
+        engine.core.audit()
+    for result in results:
+        second = result.meta("b")
+        assert second.cached_tokens >= second.prompt_tokens // 2  # what the first gen left
