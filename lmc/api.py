@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -383,9 +384,40 @@ def _memo() -> Memo:
     return Memo()
 
 
+class _PlanJob(ABC):
+    """Rows as plans, many of them started at once."""
+
+    engine: Engine
+
+    @abstractmethod
+    def _spec(
+        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
+    ) -> RowSpec:
+        """A row as the executor takes it."""
+
+    def start_together(
+        self,
+        rows: Sequence[tuple[int, Mapping[str, object]]],
+        done: Callable[[int, RowResult], None],
+    ) -> dict[int, Callable[[], None]]:
+        specs: list[RowSpec] = []
+        for index, given in rows:
+            try:
+                specs.append(self._spec(index, given, functools.partial(done, index)))
+            except Exception as error:  # an argument may do anything when it is looked at
+                done(index, refused(error))
+        try:
+            handles = self.engine.executor.submit_rows(specs)
+        except Exception as error:  # the engine is closed, or has stopped
+            for spec in specs:
+                spec.done(refused(error))
+            return {}
+        return {spec.index: handle.cancel for spec, handle in zip(specs, handles, strict=True)}
+
+
 @dataclass
-class _CompiledJob:
-    """Rows as plans."""
+class _CompiledJob(_PlanJob):
+    """Rows of a compiled program."""
 
     program: Program
     engine: Engine
@@ -421,13 +453,6 @@ class _CompiledJob:
             stream = RowStream(feed, outline)
         return self.engine.executor.submit(spec, stream).cancel
 
-    def start_together(
-        self,
-        rows: Sequence[tuple[int, Mapping[str, object]]],
-        done: Callable[[int, RowResult], None],
-    ) -> dict[int, Callable[[], None]]:
-        return _start_together(self.engine, rows, done, self._spec)
-
     def _spec(
         self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
     ) -> RowSpec:
@@ -457,28 +482,6 @@ class _CompiledJob:
     def close(self) -> None:
         if self._eager is not None:
             self._eager.close()
-
-
-def _start_together(
-    engine: Engine,
-    rows: Sequence[tuple[int, Mapping[str, object]]],
-    done: Callable[[int, RowResult], None],
-    spec_of: Callable[[int, Mapping[str, object], Callable[[RowResult], None]], RowSpec],
-) -> dict[int, Callable[[], None]]:
-    """Submit rows that are known together; see `Job.start_together`."""
-    specs: list[RowSpec] = []
-    for index, given in rows:
-        try:
-            specs.append(spec_of(index, given, functools.partial(done, index)))
-        except Exception as error:  # an argument may do anything when it is looked at
-            done(index, refused(error))
-    try:
-        handles = engine.executor.submit_rows(specs)
-    except Exception as error:  # the engine is closed, or has stopped
-        for spec in specs:
-            spec.done(refused(error))
-        return {}
-    return {spec.index: handle.cancel for spec, handle in zip(specs, handles, strict=True)}
 
 
 class _EagerJob:
@@ -603,7 +606,7 @@ class Loaded(Runnable):
 
 
 @dataclass
-class _LoadedJob:
+class _LoadedJob(_PlanJob):
     """Rows of an artifact's plan."""
 
     artifact: Artifact
@@ -629,13 +632,6 @@ class _LoadedJob:
 
             stream = RowStream(feed, Outline.of(self.artifact.plan))
         return self.engine.executor.submit(self._spec(index, given, done), stream).cancel
-
-    def start_together(
-        self,
-        rows: Sequence[tuple[int, Mapping[str, object]]],
-        done: Callable[[int, RowResult], None],
-    ) -> dict[int, Callable[[], None]]:
-        return _start_together(self.engine, rows, done, self._spec)
 
     def _spec(
         self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]

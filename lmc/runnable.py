@@ -355,17 +355,18 @@ class Runnable(ABC):
         self, rows: Iterable[Mapping[str, object]], rehearsal: Rehearsal, options: Options
     ) -> Prediction:
         """Like `predict`, for an engine that need not be there."""
-        from lmc.runtime.prediction import Figures, Prediction
+        from lmc.runtime.prediction import Prediction, counters_of
+        from lmc.runtime.stats import Counters
 
         there = list(rows)
-        figures: list[Figures] = []
+        figures: list[Counters] = []
         reasons: dict[str, None] = {}
         for longest in (False, True):
             with rehearsal.engine(longest=longest) as dry:
                 job = self._job(cast("Engine", dry), False, dry.seed, None, options)
                 for _ in Batch(job, there, ordered=False):
                     pass
-                figures.append(Figures.of(dry.stats))
+                figures.append(counters_of(dry.stats))
                 reasons.update(dict.fromkeys(dry.reasons))
         if len(there) > PLANNED:
             reasons[f"when rows after the first {PLANNED} begin is not known"] = None

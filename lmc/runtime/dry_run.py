@@ -24,9 +24,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from lmc.constraints.matcher import TokenMatcher
-from lmc.runtime.dry_runner import DryRunner, Limits
+from lmc.runtime.dry_runner import DryRunner
 from lmc.runtime.engine import EngineCore, Handle, OnDone, OnText
 from lmc.runtime.executor import Executor
+from lmc.runtime.limits import Limits
 from lmc.runtime.request import (
     Constraint,
     GenRequest,

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from lmc.runtime.limits import Limits
 from lmc.runtime.request import MaskArray, Outcome, Segment, Step
 
-__all__ = ["DryRunner", "Limits"]
+__all__ = ["DryRunner"]
 
 _WORD = re.compile(rb" [a-z]{2,}")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What of an engine decides how it schedules.
-
-    Attributes:
-        kv_tokens, context_length, vocab_size, most_repeats: of its runner.
-        max_batch_tokens, max_running: as of `EngineCore`.
-    """
-
-    vocab_size: int
-    kv_tokens: int
-    context_length: int
-    max_batch_tokens: int
-    max_running: int
-    most_repeats: int = 1
 
 
 class DryRunner:

@@ -21,8 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
-from lmc.runtime.dry_runner import Limits
 from lmc.runtime.job import Job
+from lmc.runtime.limits import Limits
 from lmc.runtime.request import (
     Flight,
     GenResult,

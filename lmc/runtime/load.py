@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 from lmc.errors import UsageError
 from lmc.runtime.chat import ChatTemplate, template_text
 from lmc.runtime.dry_run import Rehearsal
-from lmc.runtime.dry_runner import DryRunner, Limits
+from lmc.runtime.dry_runner import DryRunner
 from lmc.runtime.engine import EngineCore
 from lmc.runtime.executor import Executor
+from lmc.runtime.limits import Limits
 from lmc.runtime.runners import (
     DEFAULT_KV_TOKENS,
     RunnerSpec,

@@ -1,4 +1,4 @@
-"""What a run will cost, before it runs: the counters of `engine.stats`, each between two bounds."""
+"""What a run will cost, before it runs: the counters of `engine.stats`."""
 
 from __future__ import annotations
 
@@ -6,45 +6,17 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from lmc.runtime.stats import EngineStats
+from lmc.runtime.stats import Counters, EngineStats
 
-__all__ = ["PREDICTED", "Figures", "Prediction"]
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Counters of a run; each means what the one of the same name in `EngineStats` means."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    computed_tokens: int = 0
-    generated_tokens: int = 0
-    forced_tokens: int = 0
-    model_steps: int = 0
-    evicted_tokens: int = 0
-    retracted_requests: int = 0
-    peak_kv_tokens: int = 0
-
-    @staticmethod
-    def of(stats: EngineStats, since: Figures | None = None) -> Figures:
-        """The counters of an engine; of what came after `since`, if that is given.
-
-        The peak is that of the engine's whole life.
-        """
-        held = {name: getattr(stats, name) for name in PREDICTED}
-        if since is not None:
-            for name in PREDICTED[:-1]:
-                held[name] -= getattr(since, name)
-        return Figures(**held)
-
-    @property
-    def hit_rate(self) -> float:
-        """The share of prompt tokens found in the cache; 0.0 before any prompt."""
-        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+__all__ = ["PREDICTED", "Prediction", "counters_of"]
 
 
-PREDICTED = tuple(field.name for field in dataclasses.fields(Figures))
+PREDICTED = tuple(field.name for field in dataclasses.fields(Counters))
+
+
+def counters_of(stats: EngineStats) -> Counters:
+    """The counters of an engine as they are now, without its times."""
+    return Counters(**{name: getattr(stats, name) for name in PREDICTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +25,15 @@ class Prediction:
 
     Attributes:
         rows: of the batch; 1 for a single run.
-        least, most: bounds of every counter; with `exact`, the same twice.
+        least, most: with the shortest texts that are possible, and with the longest; with `exact`,
+            the same twice. Else a run is likely to lie between them, but may lie outside: a counter
+            need not grow with the texts.
         reasons: why they are not exact, each once; empty if they are.
     """
 
     rows: int
-    least: Figures
-    most: Figures
+    least: Counters
+    most: Counters
     reasons: tuple[str, ...] = ()
 
     @property
@@ -68,7 +42,7 @@ class Prediction:
         return not self.reasons
 
     def to_json(self) -> dict[str, Any]:
-        """`rows`, `exact`, `reasons`, and of every counter and `hit_rate` the bounds."""
+        """`rows`, `exact`, `reasons`, and of every counter and `hit_rate` both values."""
         bounds: dict[str, Any] = {}
         for name in (*PREDICTED, "hit_rate"):
             least, most = getattr(self.least, name), getattr(self.most, name)

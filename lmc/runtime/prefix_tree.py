@@ -91,10 +91,6 @@ class PrefixTree:
         """The largest share of prompt tokens that a cache can give; 0.0 without prompts."""
         return 1 - self.distinct_tokens / self.total_tokens if self.total_tokens else 0.0
 
-    def prompts_of(self, node: PrefixNode) -> tuple[int, ...]:
-        """The numbers of the prompts that go through a node."""
-        return self.order[node.first : node.last]
-
     def to_json(self, most_nodes: int = 200) -> dict[str, Any]:
         """The tree as JSON values, at most so many nodes of it, the upper ones.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-__all__ = ["EngineStats"]
+__all__ = ["Counters", "EngineStats"]
 
 
 @dataclass(slots=True)
-class EngineStats:
-    """What the engine has done since it was made.
+class Counters:
+    """What an engine does, counted.
 
     Attributes:
         requests: admitted at least once, or answered without the model.
@@ -23,8 +23,6 @@ class EngineStats:
         evicted_tokens: KV entries dropped from the cache to make room.
         retracted_requests: times a running request was put back for want of memory.
         peak_kv_tokens: most KV slots that running requests held or leased at once.
-        seconds: wall time by phase: "schedule", "model" (giving steps to the runner and waiting for
-            them), "finish" (taking what they gave; the repeats of a step are waited for here).
     """
 
     requests: int = 0
@@ -37,14 +35,25 @@ class EngineStats:
     evicted_tokens: int = 0
     retracted_requests: int = 0
     peak_kv_tokens: int = 0
-    seconds: dict[str, float] = field(
-        default_factory=lambda: {"schedule": 0.0, "model": 0.0, "finish": 0.0}
-    )
 
     @property
     def hit_rate(self) -> float:
         """The share of prompt tokens that were found in the cache; 0.0 before any prompt."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
+@dataclass(slots=True)
+class EngineStats(Counters):
+    """What the engine has done since it was made, and the time that it took.
+
+    Attributes:
+        seconds: wall time by phase: "schedule", "model" (giving steps to the runner and waiting for
+            them), "finish" (taking what they gave; the repeats of a step are waited for here).
+    """
+
+    seconds: dict[str, float] = field(
+        default_factory=lambda: {"schedule": 0.0, "model": 0.0, "finish": 0.0}
+    )
 
     def to_json(self) -> dict[str, object]:
         """All counters and `hit_rate`, as JSON values."""

@@ -6,7 +6,7 @@ import pytest
 
 import lmc
 from lmc.bench.workloads import WORKLOADS
-from lmc.runtime.prediction import Figures
+from lmc.runtime.prediction import counters_of
 from tests.unit.runtime.test_predictions import ESSAYS, graded
 
 pytestmark = pytest.mark.model
@@ -25,4 +25,4 @@ def test_what_was_predicted_is_what_was_counted(name: str, share: float) -> None
         prediction = program.predict(rows, engine=engine)
         program.run_batch(rows, engine=engine, on_error="raise")
         assert prediction.reasons == ()
-        assert prediction.least == prediction.most == Figures.of(engine.stats)
+        assert prediction.least == prediction.most == counters_of(engine.stats)

@@ -12,7 +12,8 @@ from lmc.bench.workloads import WORKLOADS
 from lmc.driver import Options
 from lmc.frontend.dsl import State
 from lmc.runtime.load import rehearsal_of
-from lmc.runtime.prediction import PREDICTED, Figures, Prediction
+from lmc.runtime.prediction import PREDICTED, Prediction, counters_of
+from lmc.runtime.stats import Counters
 
 Rows = Sequence[dict[str, Any]]
 
@@ -61,12 +62,12 @@ def needed(program: Any, rows: Rows) -> int:
         return engine.core.statistics()["cache_held"] + 1
 
 
-def predicted_and_measured(program: Any, rows: Rows, engine: Any) -> tuple[Prediction, Figures]:
+def predicted_and_measured(program: Any, rows: Rows, engine: Any) -> tuple[Prediction, Counters]:
     prediction = program.predict(rows, engine=engine)
     before = engine.stats.requests
     assert before == 0  # a dry run leaves the engine alone
     program.run_batch(rows, engine=engine, on_error="raise")
-    return prediction, Figures.of(engine.stats)
+    return prediction, counters_of(engine.stats)
 
 
 EXACT: list[tuple[str, Any, Rows]] = [
@@ -211,8 +212,8 @@ def test_a_model_need_not_be_loaded() -> None:
 
 
 def test_a_prediction_is_written_as_bounds() -> None:
-    least = Figures(requests=1, prompt_tokens=10, cached_tokens=8)
-    most = Figures(requests=2, prompt_tokens=20, cached_tokens=12)
+    least = Counters(requests=1, prompt_tokens=10, cached_tokens=8)
+    most = Counters(requests=2, prompt_tokens=20, cached_tokens=12)
     written = Prediction(3, least, most, ("why",)).to_json()
     assert written["prompt_tokens"] == {"least": 10, "most": 20}
     assert written["hit_rate"] == {"least": 0.6, "most": 0.8}

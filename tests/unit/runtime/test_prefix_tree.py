@@ -52,7 +52,7 @@ def test_nodes_hold_the_tokens_that_their_prompts_share(prompts: list[KeyArray])
     assert sum(node.tokens for node in found) == tree.distinct_tokens
     assert sum(node.tokens * node.prompts for node in found) == tree.total_tokens
     for node in found:
-        run = {tuple(prompts[n][: node.end]) for n in tree.prompts_of(node)}
+        run = {tuple(prompts[n][: node.end]) for n in tree.order[node.first : node.last]}
         assert len(run) <= 1
         assert all(child.start == node.end for child in node.children)
 
