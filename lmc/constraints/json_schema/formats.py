@@ -98,7 +98,10 @@ def _duration() -> Expression:
 
 def _hostname() -> Expression:
     # Labels with two dashes in the third place stand for others, by rules that are not regular.
-    label = rf"(?!..--){_LABEL}"
+    # Written out, since `(?!..--)` would have to be looked after at every later step.
+    end, within = "[a-zA-Z0-9]", "[a-zA-Z0-9-]"
+    third = f"{end}(?:{within}{{0,59}}{end})?|-{end}(?:{within}{{0,58}}{end})?"
+    label = f"{end}(?:{end}|{within}(?:{third}))?"
     return Both((_regex(rf"{label}(?:\.{label})*"), _regex(r"[a-zA-Z0-9.-]{1,253}")))
 
 

@@ -641,3 +641,14 @@ def test_walks_over_masks_are_valid(gpt2: Vocabulary, seed: int) -> None:
     if matcher.is_complete():
         value = json.loads(text)
         assert 1 <= value["id"] <= 999
+
+
+def test_a_host_name_is_labels_without_two_dashes_in_the_third_place() -> None:
+    label = "(?!..--)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+    found = automaton_of("json_schema", {"type": "string", "format": "hostname"})
+    told = automaton_of("regex", rf'(?=.{{0,72}}$)"{label}(?:\.{label})*"')
+    assert found.includes(told)
+    for text in ("a", "ab", "a-b", "ab-c", "a--b", "ab-" + "c" * 60, "xn--a", "ab--c", "a-", "-a",
+                 "a" * 63, "a" * 64, "a.b", "a..b", "ab-.c", "ab-a", "aa-" + "b" * 61):  # fmt: skip
+        quoted = f'"{text}"'.encode()
+        assert found.matches(quoted) == told.matches(quoted), text
