@@ -33,6 +33,7 @@ _MAGIC = b"GGUF"
 _DEFAULT_ALIGNMENT = 32  # bytes
 _MAX_DEPTH = 4  # of arrays in arrays; none is in use, so deeper ones are damage
 _MAX_DIMS = 8
+_MAX_ELEMENTS = 2**60  # of a tensor; numpy counts bytes in 63 bits, even where a dimension is 0
 
 # Metadata value types by number. Strings (8) and arrays (9) are read by hand.
 _SCALARS = {
@@ -185,7 +186,9 @@ class _Header:
         tensors: dict[str, TensorInfo] = {}
         for name, shape, kind, offset in table:
             type_name, block, block_bytes = _layout(kind, name)
-            if shape and shape[-1] % block:
+            if math.prod(max(length, 1) for length in shape) > _MAX_ELEMENTS:
+                raise _Damage(f"its tensor {name!r} has the impossible shape {shape}")
+            if (shape[-1] if shape else 1) % block:  # without a dimension it is one number
                 raise _Damage(f"rows of its tensor {name!r} are no whole {type_name} blocks")
             size = math.prod(shape) // block * block_bytes
             if start + offset + size > self._size:
@@ -339,6 +342,8 @@ def _decode_by_package(raw: Bytes, info: TensorInfo, path: Path) -> Floats:
     """Every other type, by the `gguf` package; it takes 0.1 s to import."""
     import gguf
 
+    if not info.size:
+        return np.empty(0, dtype=np.float32)
     try:
         rows = raw.reshape(math.prod(info.shape[:-1]), -1)
         values = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(info.type))

@@ -162,6 +162,34 @@ def test_a_damaged_header_never_crashes(
         pass
 
 
+def with_shape(small: bytes, shape: tuple[int, ...], kind: gguf.GGMLQuantizationType) -> bytes:
+    """The small file whose tensor "t", the first one, has another shape and type in the table."""
+    at = small.index(struct.pack("<Q", 1) + b"t") + 9
+    there = struct.calcsize("<IQQI")  # two dimensions
+    said = struct.pack(f"<I{len(shape)}QI", len(shape), *shape[::-1], int(kind))
+    return small[:at] + said + small[at + there :]
+
+
+def test_a_number_is_no_block(small: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(with_shape(small, (), Types.Q8_0))
+    with pytest.raises(ModelError, match="'t' are no whole Q8_0 blocks"):
+        GGUFFile(path)
+
+
+@pytest.mark.parametrize("kind", [Types.F32, Types.Q8_0, Types.Q5_1])
+def test_tensors_of_nothing_are_read_and_impossible_ones_refused(
+    kind: gguf.GGMLQuantizationType, small: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(with_shape(small, (4, 0), kind))
+    with GGUFFile(path) as file:
+        assert file.read("t").shape == (4, 0)
+    path.write_bytes(with_shape(small, (2**62, 0), kind))
+    with pytest.raises(ModelError, match="impossible shape"):
+        GGUFFile(path)
+
+
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
