@@ -82,9 +82,17 @@ def run_gpu(
 
 
 def gpu_markdown(report: Report) -> str:
-    """The report as a table and what it was measured on."""
-    lines = ["| figure | lmc | what |", "|---|---:|---|"]
-    lines += [f"| {f.name} | {f.mine:,.4g} {f.unit} | {f.note} |" for f in report.figures]
+    """The report as a table and what it was measured on; with a peer, how many times better."""
+    if "peer" in report.circumstances:
+        lines = ["| figure | lmc | peer | ratio | what |", "|---|---:|---:|---:|---|"]
+    else:
+        lines = ["| figure | lmc | what |", "|---|---:|---|"]
+    for f in report.figures:
+        cells = [f.name, f"{f.mine:,.4g} {f.unit}"]
+        if "peer" in report.circumstances:
+            cells.append("" if f.peer is None else f"{f.peer:,.4g} {f.unit}")
+            cells.append("" if f.ratio is None else f"{f.ratio:.2f}")
+        lines.append(f"| {' | '.join([*cells, f.note])} |")
     lines += ["", *(f"* {name}: {value}" for name, value in report.circumstances.items())]
     return "\n".join(lines) + "\n"
 

@@ -11,6 +11,7 @@ import typer
 
 from lmc.commands import options
 from lmc.commands.output import say, writing
+from lmc.errors import UsageError
 from lmc.runtime.load import DEFAULT_MODEL
 
 __all__ = ["KEEP", "bench_command"]
@@ -35,7 +36,15 @@ def bench_command(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads for both.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each figure, after one more.")] = 3,
-    peer: Annotated[bool, typer.Option(help="Measure transformers as well.")] = True,
+    no_peer: Annotated[
+        bool, typer.Option("--no-peer", help="Do not measure transformers as well.")
+    ] = False,
+    peer: Annotated[
+        Path | None,
+        typer.Option(
+            "--peer", metavar="FILE", help="With gpu: another engine's figures, as JSON lines."
+        ),
+    ] = None,
     dtype: Annotated[str, typer.Option(help="Number format of both.")] = "auto",
     model: Annotated[
         str, typer.Option(help="With gpu or programs: a known name, a folder or a .gguf file.")
@@ -61,11 +70,18 @@ def bench_command(
     report: Any
     from lmc.bench.cpu import as_markdown, run
     from lmc.bench.gpu import gpu_markdown, run_gpu
+    from lmc.bench.peer_lines import beside, read_peer
 
     for option, path in (("--json", json), ("--write", write)):
         if path is not None:
             options.check_writable(path, option)
+    if peer is not None and (workloads or ["cpu"])[0] != "gpu":
+        raise UsageError(
+            "--peer FILE goes with gpu",
+            hint="on the CPU transformers is measured beside lmc, unless there is --no-peer",
+        )
     if workloads and workloads[0] == "gpu":
+        theirs = None if peer is None else read_peer(peer)
         report = run_gpu(
             workloads[1:],
             model=model,
@@ -76,6 +92,7 @@ def bench_command(
             repeats=repeats,
             say=lambda line: print(line, file=sys.stderr),
         )
+        report = report if theirs is None else beside(report, theirs)
         table = gpu_markdown(report)
     elif workloads and workloads[0] == "programs":
         from lmc.bench.programs import programs_markdown, run_programs
@@ -95,7 +112,7 @@ def bench_command(
             [name for name in workloads or () if name != "cpu"],
             threads=threads,
             repeats=repeats,
-            peer=peer,
+            peer=not no_peer,
             dtype=dtype,
             say=lambda name: print(f"measuring {name}", file=sys.stderr),
         )
