@@ -12,7 +12,8 @@ runs do exactly what the real one will do.
 Owns        nothing of the engine that it stands in for; tables of constraints are shared with it.
 Promises    no model, no tool and no Python of the program runs. Without `reasons`, the counters are
             those of the run, for rows that start on an empty cache and have no deadline.
-Costs       what the executor, the scheduler and the tokenizer cost for these rows, twice.
+Costs       what the executor, the scheduler and the tokenizer cost for these rows; the first two
+            twice where something is unknown.
 Not here    which reasons there are (`unknowns`), the form of the answer (`prediction`).
 """
 
@@ -23,19 +24,24 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
+
 from lmc.constraints.matcher import TokenMatcher
 from lmc.runtime.dry_runner import DryRunner
 from lmc.runtime.engine import EngineCore, Handle, OnDone, OnText
 from lmc.runtime.executor import Executor
+from lmc.runtime.kv_pool import KVPool
 from lmc.runtime.limits import Limits
 from lmc.runtime.request import (
     Constraint,
     GenRequest,
     GenResult,
+    IntArray,
     PrefillRequest,
     Request,
     ScoreRequest,
 )
+from lmc.runtime.scheduler import Scheduler
 from lmc.runtime.target import Target
 from lmc.runtime.unknowns import Unknowns
 
@@ -49,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["DryEngine", "Rehearsal"]
 
 _MOST_PLACES = 256  # of a constraint that are looked at to find that its texts are of one length
+_MOST_SLOTS = 2**31
 _MOST_TOKENS = 64  # that may follow at one of them
 
 
@@ -82,6 +89,7 @@ class DryEngine:
             tokenizer.eos_ids,
             max_batch_tokens=limits.max_batch_tokens,
             max_running=limits.max_running,
+            check=False,  # there are no slots to be lost
         )
         self.core.unknowns = self.unknowns
         target = replace(rehearsal.target, core=self.core, _prefills={})
@@ -123,10 +131,38 @@ class _DryExecutor(Executor):
         return super()._row_of(spec, stream, place)
 
 
+class _CountingPool(KVPool):
+    """A pool that counts slots and gives each number once: nobody writes to what it gives.
+
+    After 2**31 slots it begins anew; a slot that is still held then is not told from its double.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = self._free = capacity
+        self._next = 0
+
+    def take(self, count: int) -> IntArray | None:
+        if count > self._free:
+            return None
+        self._free -= count
+        if self._next + count > _MOST_SLOTS:
+            self._next = 0
+        self._next += count
+        return np.arange(self._next - count, self._next, dtype=np.int32)
+
+    def give(self, slots: IntArray) -> None:
+        self._free += len(slots)
+
+
 class _DryCore(EngineCore):
     """Decides how long texts become before they are asked for."""
 
     unknowns: Unknowns
+
+    def _new_scheduler(self) -> Scheduler:
+        scheduler = super()._new_scheduler()
+        scheduler.memory.pool = _CountingPool(scheduler.memory.capacity)
+        return scheduler
 
     def submit(self, request: Request, on_done: OnDone, on_text: OnText | None = None) -> Handle:
         if isinstance(request, GenRequest):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from lmc.runtime.limits import Limits
-from lmc.runtime.request import MaskArray, Outcome, Segment, Step
+from lmc.runtime.request import MaskArray, Outcome, Sampling, Segment, Step
 
 __all__ = ["DryRunner"]
 
@@ -53,19 +53,18 @@ class DryRunner:
             yield self._outcome(step, ahead)
 
     def _outcome(self, step: Step, ahead: int) -> Outcome:
-        tokens = tuple(self._token(segment, ahead) for segment in step.segments)
+        tokens = tuple(
+            [-1 if s.sample is None else self._token(s, s.sample, ahead) for s in step.segments]
+        )
         scores = tuple(
-            tuple((0.0,) * len(targets) for targets in segment.targets) for segment in step.segments
+            [tuple([(0.0,) * len(t) for t in s.targets]) if s.targets else () for s in step.segments]
         )
         return Outcome(tokens, (0.0,) * len(tokens), scores)
 
     def close(self) -> None:
         """Nothing to free."""
 
-    def _token(self, segment: Segment, ahead: int) -> int:
-        sampling = segment.sample
-        if sampling is None:
-            return -1
+    def _token(self, segment: Segment, sampling: Sampling, ahead: int) -> int:
         place = segment.start + len(segment.tokens) + ahead
         if segment.mask is not None:
             return self._allowed(segment.mask, segment.banned, place)

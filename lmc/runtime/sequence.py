@@ -110,6 +110,9 @@ class TokenSequence:
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
         """The longest pieces of positions `start..end` that are uniform in `made`."""
         made = self.keys[start:end] & 1
+        if not made.any():  # most prompts are not made
+            yield start, end, False
+            return
         edges = [start, *(np.flatnonzero(made[1:] != made[:-1]) + (start + 1)).tolist(), end]
         for low, high in itertools.pairwise(edges):
             yield low, high, bool(made[low - start])

@@ -11,6 +11,7 @@ import lmc
 from lmc.bench.workloads import WORKLOADS
 from lmc.driver import Options
 from lmc.frontend.dsl import State
+from lmc.runtime.dry_run import Rehearsal
 from lmc.runtime.load import rehearsal_of
 from lmc.runtime.prediction import PREDICTED, Prediction, counters_of
 from lmc.runtime.stats import Counters
@@ -88,6 +89,29 @@ def test_what_was_predicted_is_what_was_counted(program: Any, rows: Rows, share:
     assert prediction.reasons == ()
     assert prediction.least == prediction.most == measured
     assert measured.generated_tokens or measured.requests
+
+
+@pytest.mark.parametrize(("program", "rows"), [c[1:] for c in EXACT], ids=[c[0] for c in EXACT])
+def test_where_nothing_is_open_the_other_run_would_be_the_same(
+    program: Any, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[bool] = []
+    engine_of = Rehearsal.engine
+
+    def watched(rehearsal: Rehearsal, *, longest: bool) -> Any:
+        runs.append(longest)
+        return engine_of(rehearsal, longest=longest != turned)
+
+    monkeypatch.setattr(Rehearsal, "engine", watched)
+    with lmc.Engine("fake", kv_tokens=1_700, max_batch_tokens=96) as engine:
+        turned = False
+        prediction = program.predict(rows, engine=engine)
+        turned = True
+        assert program.predict(rows, engine=engine) == prediction
+        assert prediction.exact
+        assert runs == [False, False]
+        free.predict([{"x": "a thing"}], engine=engine)
+        assert runs == [False, False, False, True]
 
 
 def test_repeats_on_a_device_are_reckoned_with() -> None:
