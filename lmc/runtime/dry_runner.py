@@ -57,7 +57,10 @@ class DryRunner:
             [-1 if s.sample is None else self._token(s, s.sample, ahead) for s in step.segments]
         )
         scores = tuple(
-            [tuple([(0.0,) * len(t) for t in s.targets]) if s.targets else () for s in step.segments]
+            [
+                tuple([(0.0,) * len(t) for t in s.targets]) if s.targets else ()
+                for s in step.segments
+            ]
         )
         return Outcome(tokens, (0.0,) * len(tokens), scores)
 

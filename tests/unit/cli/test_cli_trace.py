@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -39,31 +40,92 @@ PROGRAM = """
 
 def checked(events: list[Event]) -> dict[tuple[int, int], list[Event]]:
     """The spans of each track, after the rules of the format were checked."""
-    named = {(e["pid"], e["tid"]) for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
-    processes = {e["pid"] for e in events if e["name"] == "process_name"}
-    timed = [e for e in events if e["ph"] != "M"]
+    for event in events:
+        check_fields(event)
+    metadata = [e for e in events if e["ph"] == "M"]
+    assert events[: len(metadata)] == metadata, "names come before what they name"
+    told = Counter((e["name"], e["pid"], e["tid"]) for e in metadata)
+    assert set(told.values()) == {1}, "a track is named once"
+    named = {(e["pid"], e["tid"]) for e in metadata if e["name"] == "thread_name"}
+    processes = {e["pid"] for e in metadata if e["name"] == "process_name"}
+    assert {e["pid"] for e in events} == processes
+    timed = events[len(metadata) :]
     assert timed == sorted(timed, key=lambda e: e["ts"]), "events are in order of time"
     spans: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    series: dict[tuple[int, str], set[tuple[str, ...]]] = defaultdict(set)
     for event in timed:
-        assert event["ph"] in "XC"
-        assert event["name"]
-        assert event["ts"] >= 0
-        assert event["pid"] in processes
         if event["ph"] == "X":
-            assert event["dur"] >= 0
             assert (event["pid"], event["tid"]) in named
             spans[event["pid"], event["tid"]].append(event)
         else:
-            assert all(isinstance(value, int) for value in event["args"].values())
+            series[event["pid"], event["name"]].add(tuple(event["args"]))
+    assert all(len(names) == 1 for names in series.values()), "a counter has always the same series"
     for track in spans.values():
-        open_ends: list[float] = []
+        open_ends: list[int] = []  # in nanoseconds, which viewers reckon in
         for event in track:
-            end = round(event["ts"] + event["dur"], 3)
-            while open_ends and open_ends[-1] <= event["ts"]:
+            begin = round(event["ts"] * 1000)
+            end = begin + round(event["dur"] * 1000)
+            while open_ends and open_ends[-1] <= begin:
                 open_ends.pop()
-            assert not open_ends or end <= open_ends[-1] + 0.001, "one inside the other, or apart"
+            assert not open_ends or end <= open_ends[-1], "one inside the other, or apart"
             open_ends.append(end)
     return spans
+
+
+FIELDS = {  # of the phases that are used: all that there must be, and may be
+    "M": {"ph": str, "name": str, "pid": int, "tid": int, "args": dict},
+    "X": {
+        "ph": str, "name": str, "cat": str, "pid": int, "tid": int, "ts": float, "dur": float,
+        "args": dict,
+    },
+    "C": {"ph": str, "name": str, "pid": int, "tid": int, "ts": float, "args": dict},
+}  # fmt: skip
+METADATA = {"process_name": ("name", str), "thread_name": ("name", str),
+            "thread_sort_index": ("sort_index", int)}  # fmt: skip
+
+
+def check_fields(event: Event) -> None:
+    """Check one event by itself: its fields, their types, and what may stand in them."""
+    fields = FIELDS[event["ph"]]
+    assert set(event) == set(fields), event
+    for name, kind in fields.items():
+        value = event[name]
+        assert type(value) is kind or (kind is float and type(value) is int), (name, event)
+    assert event["name"]
+    assert 0 <= event["pid"] < 2**31
+    assert 0 <= event["tid"] < 2**31
+    for name in ("ts", "dur"):
+        value = event.get(name, 0)
+        assert 0 <= value < 1e15, event
+        assert math.isclose(value * 1000, round(value * 1000), rel_tol=1e-12), "whole nanoseconds"
+    if event["ph"] == "M":
+        name, kind = METADATA[event["name"]]
+        assert [*event["args"]] == [name]
+        assert type(event["args"][name]) is kind
+    elif event["ph"] == "C":
+        assert event["args"]
+        assert all(type(value) is int and value >= 0 for value in event["args"].values())
+    else:
+        assert event["cat"]
+        assert all(type(value) in (str, int, bool) for value in event["args"].values())
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A trace file, as a viewer reads it: strict JSON, one object, nothing twice."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        assert len(set(names)) == len(names), f"a name stands twice among {names}"
+        return dict(pairs)
+
+    def refused(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    trace = json.loads(path.read_text("utf-8"), object_pairs_hook=once, parse_constant=refused)
+    assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    assert all(type(value) is str for value in trace["otherData"].values())
+    return dict(trace)
 
 
 def of(spans: dict[tuple[int, int], list[Event]], kind: str) -> list[Event]:
@@ -76,7 +138,7 @@ def test_a_single_row(invoke: Invoke, write: Write, tmp_path: Path, way: list[st
     run = ["run", "p.py", "--arg", "x=bees", "--model", "fake", "--json", *way]
     told = invoke(*run, "--trace", "t.json", "--stats", "s.json").stdout
     assert told == invoke(*run).stdout
-    trace = json.loads((tmp_path / "t.json").read_text())
+    trace = read(tmp_path / "t.json")
     stats = json.loads((tmp_path / "s.json").read_text())
     assert trace["otherData"]["program"] == "p"
     spans = checked(trace["traceEvents"])
@@ -103,7 +165,7 @@ def test_rows_of_a_batch(invoke: Invoke, write: Write, tmp_path: Path) -> None:
     write("rows.jsonl", "".join(f'{{"x": "row {n}"}}\n' for n in range(5)) + '{"x": ""}\n')
     batch = ["run", "p.py", "--batch", "rows.jsonl", "--model", "fake", "-o", "out.jsonl"]
     invoke(*batch, "--trace", "t.json", "--kv-tokens", "400")
-    spans = checked(json.loads((tmp_path / "t.json").read_text())["traceEvents"])
+    spans = checked(read(tmp_path / "t.json")["traceEvents"])
     assert {e["name"] for e in of(spans, "row")} == {f"row {n}" for n in range(6)}
     assert len(of(spans, "gen")) == 18
     assert any(e["args"]["requests"] > 1 for e in of(spans, "step"))
@@ -121,7 +183,7 @@ def test_a_row_that_fails(invoke: Invoke, write: Write, tmp_path: Path) -> None:
         """,
     )
     invoke("run", "p.py", "--model", "fake", "--kv-tokens", "20", "--trace", "t.json", code=1)
-    spans = checked(json.loads((tmp_path / "t.json").read_text())["traceEvents"])
+    spans = checked(read(tmp_path / "t.json")["traceEvents"])
     assert "KV slots" in of(spans, "row")[0]["args"]["error"]
     assert "KV slots" in of(spans, "gen")[0]["args"]["error"]
 
