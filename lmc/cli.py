@@ -90,6 +90,8 @@ class _Group(TyperGroup):
         except (_ParserError, typer.Exit, typer.Abort):
             raise
         except BaseException as error:
+            if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+                raise typer.Exit(FAILED) from None  # so the writer of help texts puts it
             _say(_shown(_named(error)))
             fault, code = error, FAILED
         if ctx.meta.get(options.TRACEBACK):

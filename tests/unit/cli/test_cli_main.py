@@ -64,6 +64,17 @@ def test_python_m_lmc_is_lmc(tmp_path: Path) -> None:
     assert (done.returncode, out.decode().strip()) == (0, f"lmc {lmc.__version__}")
 
 
+@pytest.mark.parametrize("args", [["--help"], ["constraint", "--help"]])
+def test_whoever_reads_help_may_go_away(tmp_path: Path, args: list[str]) -> None:
+    process = start(*args, cwd=tmp_path)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(60) == 1
+
+
 @pytest.mark.parametrize(
     "args",
     [
