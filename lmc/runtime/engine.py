@@ -48,6 +48,12 @@ OnDone = Callable[[GenResult | ScoreResult | LmcError | None], None]
 OnText = Callable[[str], None]
 Given = TypeVar("Given")
 
+WORTHWHILE = 1024
+"""Prompt tokens for which a device that has nothing to do starts before all rows have had a turn.
+
+A forward pass of so many costs hardly more a token than a longer one.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class _Done:
@@ -124,8 +130,10 @@ class EngineCore:
         self._deltas: deque[Handle] = deque()
         self._scheduler = self._new_scheduler()
         self._closed = False
-        self._start: Callable[[Step], Flight] = getattr(runner, "start", None) or self._run_now
-        self._flight: tuple[Step, Flight] | None = None
+        self._starts = hasattr(runner, "start")
+        self._start: Callable[[Step], Flight] = getattr(runner, "start", self._run_now)
+        self._flights: deque[tuple[Step, Flight]] = deque()  # under way, the oldest first
+        self._looked_ahead = False  # in vain, and nothing has changed since
         self.observer: Observer | None = None  # set before anything runs
 
     def _run_now(self, step: Step) -> Flight:
@@ -178,6 +186,7 @@ class EngineCore:
         """
         if self._closed:
             raise RunError("the engine is closed", hint="run inside its `with` block")
+        self._looked_ahead = False
         job = self._scheduler.submit(request)
         handle = self._handles[job] = Handle(job, on_done, on_text)
         return handle
@@ -201,13 +210,29 @@ class EngineCore:
     @property
     def computing(self) -> bool:
         """Whether a step is under way whose outcome `step` would wait for."""
-        return self._flight is not None and not self._flight[1].ready()
+        return bool(self._flights) and not self._flights[0][1].ready() and not self._ahead()
+
+    @property
+    def pressing(self) -> bool:
+        """Whether `step` should be called before more requests are made ready.
+
+        A step has ended, or a device has nothing to do and there is enough to do for it.
+        """
+        if not self._flights:
+            return self._starts and self.has_work and self._scheduler.has_prompts(WORTHWHILE)
+        return self._flights[0][1].ready() or self._ahead()
+
+    def _ahead(self) -> bool:
+        """Whether a second step should be started, since many prompts wait."""
+        if len(self._flights) > 1 or self._looked_ahead or self._closed:
+            return False
+        return self._scheduler.has_prompts(self._limits["max_batch_tokens"] // 2)
 
     def step(self) -> bool:
         """Compute one step and hand over what ended; returns whether there was anything to do.
 
         If the runner can compute while other things are done, a call either starts a step or takes
-        what came of the one before. Requests may be submitted and cancelled in between.
+        what came of the oldest under way. Requests may be submitted and cancelled in between.
 
         An exception of the runner fails the requests of its step; a fault in the bookkeeping fails
         all of them. Only exceptions that are no `Exception` (Ctrl-C), and those that callbacks
@@ -223,44 +248,69 @@ class EngineCore:
         return busy
 
     def _compute(self) -> None:
-        scheduler = self._scheduler
-        if self._flight is None:
+        scheduler, flights = self._scheduler, self._flights
+        if not flights or (not flights[0][1].ready() and self._ahead()):
             begin = time.perf_counter()
             step = scheduler.next()
             self.stats.seconds["schedule"] += time.perf_counter() - begin
             if step is not None:
-                if self.observer is not None:
-                    self.observer.step_begins(step, scheduler.in_flight)
-                flight = self._runner_gives(partial(self._start, step))
-                self._flight = None if flight is None else (step, flight)
-                if flight is None and self.observer is not None:
-                    self.observer.step_ends(self, failed=True)
-                if flight is not None and not isinstance(flight, _Done):
-                    return
-        if self._flight is not None:
-            (step, flight), self._flight = self._flight, None
-            outcome = self._runner_gives(flight.outcome)
-            if outcome is not None:
-                self._take(step, outcome)
-            if self.observer is not None:
-                self.observer.step_ends(self, failed=outcome is None)
+                flight = self._launch(step)
+                if flight is not None:
+                    flights.append((step, flight))
+            self._looked_ahead = step is None
+            if self._starts:
+                return
+        if flights:
+            step, flight = flights.popleft()
+            self._looked_ahead = False
+            failed = True
+            try:
+                outcome = self._runner_gives(flight.outcome, 0)
+                if outcome is not None:
+                    self._take(step, outcome)
+                    failed = False
+            finally:
+                self._tell_end(step, failed)
         if self._check:
             scheduler.audit()
 
-    def _runner_gives(self, call: Callable[[], Given]) -> Given | None:
-        """What the runner gives; None if it failed, and with it the requests of the step."""
+    def _launch(self, step: Step) -> Flight | None:
+        """Give a step to the runner; None if that failed."""
+        if self.observer is not None:
+            self.observer.step_begins(step, self._scheduler.in_flight)
+        flight = None
+        try:
+            flight = self._runner_gives(partial(self._start, step), len(self._flights))
+        finally:
+            if flight is None:
+                self._tell_end(step, failed=True)
+        return flight
+
+    def _tell_end(self, step: Step, failed: bool) -> None:
+        if self.observer is not None:
+            self.observer.step_ends(self, step, failed)
+
+    def _runner_gives(self, call: Callable[[], Given], kept: int) -> Given | None:
+        """What the runner gives; None if it failed, and with it all steps but for `kept`."""
         start = time.perf_counter()
         try:
             return call()
         except Exception as error:  # a runner may raise anything
             problem = f"a step of the model failed: {error or type(error).__name__}"
-            self._scheduler.fail(lambda: RunError(problem), error)
+            self._lose(kept, lambda: RunError(problem), error)
             return None
         except BaseException as error:
-            self._scheduler.fail(lambda: Cancelled("the run was interrupted"), error)
+            self._lose(kept, lambda: Cancelled("the run was interrupted"), error)
             raise
         finally:
             self.stats.seconds["model"] += time.perf_counter() - start
+
+    def _lose(self, kept: int, make_error: Callable[[], LmcError], cause: BaseException) -> None:
+        """All steps under way but for the `kept` oldest have failed."""
+        while len(self._flights) > kept:
+            step, _ = self._flights.pop()  # it may have read what was not written
+            self._tell_end(step, failed=True)
+        self._scheduler.fail(make_error, cause, kept)
 
     def _take(self, step: Step, outcome: Outcome) -> None:
         """Take what a step gave."""
@@ -299,7 +349,8 @@ class EngineCore:
             error.__cause__ = cause
             return error
 
-        self._flight = None
+        while self._flights:
+            self._tell_end(self._flights.pop()[0], failed=True)
         self._scheduler.abandon(self._handles, make_error)
         ended = self._scheduler.ended
         self._scheduler = self._new_scheduler()
@@ -330,7 +381,7 @@ class EngineCore:
         if self._closed:
             return
         self._closed = True
-        if self._flight is not None:
+        while self._flights:
             self.step()
         for handle in list(self._handles.values()):
             self.cancel(handle)

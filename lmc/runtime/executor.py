@@ -49,6 +49,7 @@ __all__ = ["Executor", "RowHandle"]
 _log = logging.getLogger("lmc.executor")
 
 GLANCE = 0.0003  # seconds between looks whether a device is done, while nothing else comes
+PATIENCE = 0.0005  # the same while there is something else
 MAX_STARTED = 512  # rows in flight beyond which none is started of those that are planned
 MAX_RESUMED = 64  # threads that run the rest of a program eagerly, at most
 
@@ -142,7 +143,8 @@ class Executor:
         """Run rows that are known together, in the order that uses the cache best.
 
         They are started one by one, as the engine has room for requests. Which are, and when, does
-        not depend on the time that anything takes, unless other rows run beside them.
+        not depend on the time that anything takes, unless other rows run beside them or a device
+        computes meanwhile.
 
         Returns:
             The handles, in the order of `specs`.
@@ -225,7 +227,7 @@ class Executor:
                 self._wake.wait(self._until_deadline())
                 if self._deadlines and self._deadlines[0][0] <= time.monotonic():
                     break
-            if not self._inbox and not self._closed and self.core.computing:
+            if not (self._inbox or self._closed or self._ready) and self.core.computing:
                 self._wake.wait(GLANCE)
             calls, self._inbox = self._inbox, deque()
             closing = self._closed
@@ -315,7 +317,7 @@ class Executor:
 
     def _start_planned(self) -> None:
         """Start planned rows while the engine wants more; batches take turns."""
-        while self._may_start():
+        while self._may_start() and not self.core.pressing:
             rows = self._planned.popleft()
             row, begin = rows.popleft()
             if rows:
@@ -343,8 +345,14 @@ class Executor:
             heapq.heappush(self._deadlines, (time.monotonic() + deadline, row.order, row))
 
     def _drain(self) -> None:
+        """Run the instructions that are ready, until a device that waits comes first."""
         ready = self._ready
+        glance = time.perf_counter() + PATIENCE
         while ready:
+            if time.perf_counter() > glance:
+                if self.core.pressing:
+                    return
+                glance = time.perf_counter() + PATIENCE
             row, pending = ready.popleft()
             if not row.finished:
                 self._run(row, pending)

@@ -41,6 +41,7 @@ class Job:
         stage: where it stands.
         cached_tokens: of its prompt, how many were found in the cache.
         submitted, started, first_token: when, by the monotonic clock; None if not yet.
+        in_flight: whether it takes part in a step that is under way.
         outcome: the result, or the error, once the stage is DONE or ABORTED.
     """
 
@@ -49,6 +50,7 @@ class Job:
         "before",
         "cached_tokens",
         "first_token",
+        "in_flight",
         "matched",
         "outcome",
         "request",
@@ -69,6 +71,7 @@ class Job:
         self.submitted = time.monotonic()
         self.started: float | None = None
         self.first_token: float | None = None
+        self.in_flight = False
         self.outcome: Result | LmcError = None
         self.work: Work | None = None
         self.sequence = TokenSequence(request.keys, 0)

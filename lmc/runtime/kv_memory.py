@@ -138,13 +138,21 @@ class KVMemory:
         """Empty the cache, except for what is leased."""
         self.pool.give(self.cache.evict(self.cache.evictable))
 
+    def launched(self) -> None:
+        """A step is under way: prompts placed from now on belong to the next one."""
+        self.cache.launched()
+
     def settle(self) -> None:
-        """The step is done: prompts placed for it are held like the rest."""
+        """The oldest step under way is done: prompts placed for it are held like the rest."""
         self.cache.settle()
 
-    def drop_fresh(self) -> None:
-        """The step failed: what was placed for it is free again."""
-        self.pool.give(self.cache.drop_fresh())
+    def uses_fresh(self, sequence: TokenSequence, kept: int) -> bool:
+        """Whether a sequence that runs holds what `drop_fresh` would free."""
+        return self.cache.is_fresh(sequence.need_lease(), kept)
+
+    def drop_fresh(self, kept: int) -> None:
+        """The steps under way failed, but for the `kept` oldest: what was placed is free again."""
+        self.pool.give(self.cache.drop_fresh(kept))
 
     def note_peak(self) -> None:
         """Count the slots in use."""

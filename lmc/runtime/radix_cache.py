@@ -45,7 +45,8 @@ class _Node:
         used: logical time of the last walk through this edge.
         dead: the plan does not use it again.
         next_use: when the plan uses it next, in any unit that grows; None if unknown.
-        fresh: its KV entries are written by the step that is under way.
+        fresh: the number of the step that writes its KV entries, while that is put together or under
+            way; else 0. It is never less than that of the node above, unless it is 0.
         queued: the rank under which it stands in the heap of victims, or None.
     """
 
@@ -71,7 +72,7 @@ class _Node:
         self.used = used
         self.dead = False
         self.next_use: float | None = None
-        self.fresh = False
+        self.fresh = 0
         self.queued: _Rank | None = None
 
     def path(self) -> Iterator[_Node]:
@@ -208,6 +209,8 @@ class RadixCache:
         self._serial = itertools.count()
         self._victims: list[tuple[_Rank, int, _Node]] = []
         self._fresh: list[_Node] = []
+        self._building = 1  # number of the step that is put together
+        self._done = 0  # that of the last one that was settled
         self._held = 0
         self._pinned = 0
         self._evicted = 0
@@ -317,20 +320,36 @@ class RadixCache:
             node.next_use, node.dead = next_use, False
             self._queue(node)
 
-    def settle(self) -> None:
-        """The step is done: what was held as fresh is held like the rest."""
-        for node in self._fresh:
-            node.fresh = False
-        self._fresh.clear()
+    def launched(self) -> None:
+        """A step is under way: what is held as fresh from now on belongs to the next one."""
+        self._building += 1
 
-    def drop_fresh(self) -> IntArray:
-        """The step failed: take out everything fresh; its slots are the caller's again.
+    def settle(self) -> None:
+        """The oldest step under way is done: what was fresh for it is held like the rest."""
+        self._done += 1
+        self._building = max(self._building, self._done + 1)
+        for node in self._fresh:
+            if node.fresh <= self._done:
+                node.fresh = 0
+        self._fresh = [node for node in self._fresh if node.fresh]
+
+    def is_fresh(self, lease: Lease, kept: int = 0) -> bool:
+        """Whether `drop_fresh(kept)` would take out what a lease holds."""
+        return lease._end().fresh > self._done + kept
+
+    def drop_fresh(self, kept: int = 0) -> IntArray:
+        """The steps under way failed, but for the `kept` oldest: take out what is fresh for them.
+
+        Returns:
+            Its slots, which are the caller's again.
 
         Raises:
-            InternalError: something fresh is leased.
+            InternalError: something of it is leased.
         """
         gone: list[IntArray] = []
-        tops = [n for n in self._fresh if n.parent is not None and not n.parent.fresh]
+        since = self._done + kept + 1
+        tops = [n for n in self._fresh
+                if n.fresh >= since and n.parent is not None and n.parent.fresh < since]  # fmt: skip
         for top in tops:
             if top.pins:
                 raise InternalError("KV entries of a failed step are still leased")
@@ -340,7 +359,8 @@ class RadixCache:
                 gone.append(node.slots)
                 node.parent = node.queued = None
                 node.children.clear()
-        self._fresh.clear()
+        self._fresh = [n for n in self._fresh if n.fresh < since]
+        self._building = since
         slots = np.concatenate(gone) if gone else _NO_SLOTS
         self._held -= len(slots)
         self.version += 1
@@ -432,7 +452,7 @@ class RadixCache:
         upper = _Node(node.keys[:at], node.slots[:at], parent, node.used)
         upper.pins, upper.dead, upper.next_use = node.pins, node.dead, node.next_use
         if node.fresh:
-            upper.fresh = True
+            upper.fresh = node.fresh
             self._fresh.append(upper)
         parent.children[int(upper.keys[0])] = upper
         node.keys, node.slots, node.parent = node.keys[at:], node.slots[at:], upper
@@ -447,8 +467,8 @@ class RadixCache:
         leaf = _Node(keys.copy(), slots.copy(), parent, self._clock)
         parent.children[int(leaf.keys[0])] = leaf
         self._held += len(leaf.keys)
-        if fresh or parent.fresh:
-            leaf.fresh = True
+        leaf.fresh = self._building if fresh else parent.fresh
+        if leaf.fresh:
             self._fresh.append(leaf)
         self.version += 1
         return leaf

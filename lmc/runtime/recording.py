@@ -51,8 +51,8 @@ class Observer(Protocol):
     def step_begins(self, step: Step, requests: int) -> None:
         """The runner computes a step for so many requests."""
 
-    def step_ends(self, core: EngineCore, failed: bool) -> None:
-        """The step that began last has been taken."""
+    def step_ends(self, core: EngineCore, step: Step, failed: bool) -> None:
+        """What came of a step that had begun has been taken."""
 
 
 @dataclass(slots=True)
@@ -141,6 +141,7 @@ class Recorder:
         self._rows: dict[int, RowSpan] = {}
         self._work: list[WorkSpan] = []
         self._steps: list[StepSpan] = []
+        self._open: dict[int, StepSpan] = {}  # of steps under way, by the id of each
 
     def _now(self) -> float:
         return self._clock() - self._zero
@@ -200,28 +201,23 @@ class Recorder:
             facts["scored_texts"] = len(result.logprobs)
 
     def step_begins(self, step: Step, requests: int) -> None:
-        self._close_step()  # of a step whose outcome could not be taken nobody tells
         made = sum(len(s.tokens) for s in step.segments if s.made)
         prompt = sum(len(s.tokens) for s in step.segments) - made
         more = (step.repeats - 1) * len(step.segments)
-        self._steps.append(StepSpan(self._now(), requests, prompt, made + more, step.repeats))
+        span = StepSpan(self._now(), requests, prompt, made + more, step.repeats)
+        self._steps.append(span)
+        self._open[id(step)] = span
 
-    def step_ends(self, core: EngineCore, failed: bool) -> None:
-        span, stats = self._steps[-1], core.stats
+    def step_ends(self, core: EngineCore, step: Step, failed: bool) -> None:
+        span, stats = self._open.pop(id(step)), core.stats
         span.end = self._now()
         span.failed = failed
         span.cached_tokens, span.evicted_tokens = stats.cached_tokens, stats.evicted_tokens
         span.generated_tokens, span.forced_tokens = stats.generated_tokens, stats.forced_tokens
         span.held, span.free = core.kv_slots
 
-    def _close_step(self) -> None:
-        if self._steps and self._steps[-1].end is None:
-            self._steps[-1].end = self._now()
-            self._steps[-1].failed = True
-
     def recording(self) -> Recording:
         """What was seen until now; nothing may run any more."""
-        self._close_step()
         return Recording(list(self._rows.values()), self._work, self._steps, self._now())
 
 

@@ -8,6 +8,7 @@ Owns        the queues and each request's stage.
 Promises    nothing that the cache holds is computed again; results do not depend on what else runs;
             every request ends, and at most `max_overtaken` later ones are admitted before it; a
             long prompt leaves a part of each step to those that came after it.
+            A request takes part in one of the steps under way at most.
 Costs       a step: O(running requests); admitting: a look-up for each of the first `_WINDOW`
             waiting requests whose answer may have changed.
 Not here    slots (`kv_memory`), texts and constraints (`work`), the order of those that wait
@@ -19,11 +20,16 @@ Sharing inside a step. The prompt tokens of a step are put into the cache when t
 together, not when it is done. So of two requests that begin alike, the second finds the first's
 slots even in the same step (the runner stores all new KV entries before any attention), and
 nothing is computed twice. If the step fails, they are taken out again.
+
+Two steps under way. While a device computes one step, `next` gives another, of requests that take
+no part in the first: where many prompts wait, the device then never waits for this. Steps are done
+in the order in which they were given, so the second may read what the first writes.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -63,11 +69,14 @@ class _Part:
         return self.job.ended or self.job.work is not self.work
 
 
+_Flight = list[_Part]
+
+
 class Scheduler:
     """Continuous batching over one KV pool.
 
-    `next` gives a step, `finish` or `fail` takes its outcome; in between nothing else may be
-    called but `cancel`. Jobs that ended are collected in `ended` until the owner takes them.
+    `next` gives a step, `finish` or `fail` takes its outcome; in between another one may be asked
+    for. Jobs that ended are collected in `ended` until the owner takes them.
     """
 
     def __init__(
@@ -107,10 +116,10 @@ class Scheduler:
         self._running: list[Job] = []  # in order of admission
         self._waiting = WaitingQueue(max_overtaken)
         self._arrivals = 0
-        self._flight: list[_Part] | None = None
+        self._flights: deque[_Flight] = deque()  # steps under way, the oldest first
         self._parts: list[_Part] = []
         self._segments: list[Segment] = []
-        self._cancelled: list[Job] = []  # while a step is under way
+        self._cancelled: list[Job] = []  # that take part in a step under way
 
     @property
     def idle(self) -> bool:
@@ -119,8 +128,8 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        """How many requests take part in the step that is under way."""
-        return len(self._flight or ())
+        """How many requests take part in the step that was given last."""
+        return len(self._flights[-1]) if self._flights else 0
 
     @property
     def waiting(self) -> int:
@@ -178,20 +187,41 @@ class Scheduler:
         """End a request now, or with the step that is under way; nothing if it has ended."""
         if job.ended:
             return
-        if self._flight and job.stage is not Stage.WAITING:
+        if job.in_flight:
             if job not in self._cancelled:
                 self._cancelled.append(job)
             return
         self._stop(job)
 
+    def has_prompts(self, tokens: int) -> bool:
+        """Whether so many prompt tokens, or a whole step of them, wait to be computed.
+
+        It is looked for among those that run and are in no step, and the first that wait. What one
+        of them can take over from another is not known yet, and counted for both.
+        """
+        tokens = min(tokens, self._batch_tokens)
+        for job in self._running:
+            if job.stage is Stage.PREFILL and not job.in_flight:
+                tokens -= job.unplaced()
+        if tokens > 0 and self._waiting and len(self._running) < self._max_running:
+            for job in self._waiting.front(_WINDOW):
+                tokens -= job.unplaced() - self._matched(job)
+                if tokens <= 0:
+                    break
+        return tokens <= 0
+
     def next(self) -> Step | None:
-        """The next step, or None if nothing is left to compute."""
-        if self._flight is not None:
-            raise InternalError("a step was asked for before the last one was finished")
+        """The next step, or None: nothing is left to compute, or all that is takes part in a step.
+
+        Raises:
+            InternalError: two steps are under way already.
+        """
+        if len(self._flights) > 1:
+            raise InternalError("a third step was asked for before the first one was finished")
         self._parts, self._segments = [], []
         while True:
             self._repeats = 1
-            if self._build():
+            if self._build() or self._flights:
                 break
             if self._running:
                 self._make_way()
@@ -199,18 +229,20 @@ class Scheduler:
                 break
         if not self._segments:
             return None
-        self._flight = self._parts
+        for part in self._parts:
+            part.job.in_flight = True
+        self._flights.append(self._parts)
+        self.memory.launched()
         self.stats.model_steps += self._repeats
         self.stats.computed_tokens += self._repeats * sum(len(s.tokens) for s in self._segments)
         self.memory.note_peak()
         return Step(tuple(self._segments), self._repeats)
 
     def finish(self, step: Step, outcome: Outcome) -> list[Job]:
-        """Take the outcome of the step that `next` gave; the jobs that took part in it."""
-        flight = self._flight
-        if flight is None:
+        """Take the outcome of the oldest step under way; the jobs that took part in it."""
+        if not self._flights:
             raise InternalError("a step was finished that was not under way")
-        self._flight = None
+        flight = self._landed(self._flights.popleft())
         self.memory.settle()
         live = [part for part in flight if part.job not in self._cancelled]
         for part in live:
@@ -240,17 +272,30 @@ class Scheduler:
                     error.__cause__ = cause
                     self._abort(part.job, error)
 
-    def fail(self, make_error: Callable[[], LmcError], cause: BaseException) -> None:
-        """The step raised: its requests fail with the cause, and its KV entries are dropped."""
-        flight = self._flight or []
-        self._flight = None
-        for job in [part.job for part in flight]:
-            error = make_error()
-            error.__cause__ = cause
-            self._abort(job, error)
-        # Only jobs of the step have leases on its entries: whoever finds them takes part in it.
-        self.memory.drop_fresh()
+    def fail(
+        self, make_error: Callable[[], LmcError], cause: BaseException, kept: int = 0
+    ) -> None:
+        """The steps under way raised, but for the `kept` oldest.
+
+        Their requests fail with the cause, and their KV entries are dropped.
+        """
+        while len(self._flights) > kept:
+            for part in self._landed(self._flights.pop()):
+                error = make_error()
+                error.__cause__ = cause
+                self._abort(part.job, error)
+        # Who else has a lease on such entries found them in place of its own.
+        for job in [job for job in self._running if not job.in_flight]:
+            if self.memory.uses_fresh(job.sequence, kept):
+                self._retract(job)
+        self.memory.drop_fresh(kept)
         self._stop_cancelled()
+
+    def _landed(self, flight: _Flight) -> _Flight:
+        """The jobs of a step take part in none now."""
+        for part in flight:
+            part.job.in_flight = False
+        return flight
 
     def abandon(self, jobs: Iterable[Job], make_error: Callable[[], LmcError]) -> None:
         """End all of `jobs`, whatever state this is in; nothing else may be called afterwards."""
@@ -273,7 +318,8 @@ class Scheduler:
     def _build(self) -> bool:
         """Fill the step; returns whether anything is in it."""
         budget = self._batch_tokens
-        decoding = [job for job in self._running if job.stage is Stage.DECODE]
+        free = [job for job in self._running if not job.in_flight]
+        decoding = [job for job in free if job.stage is Stage.DECODE]
         if decoding:
             decoding = [job for job in decoding if self._prepared(job)]
             counts = self._decode_counts(decoding)
@@ -283,7 +329,7 @@ class Scheduler:
             self._repeats = self._repeats_of(decoding, counts)
             self._place_decodes(decoding, counts)
             budget -= wanted
-        prefills = [job for job in self._running if job.stage is Stage.PREFILL]
+        prefills = [job for job in free if job.stage is Stage.PREFILL]
         if prefills:
             # The oldest goes first, but a long prompt leaves a part of each step to the others.
             part = max(int(budget * _OTHERS_SHARE), budget - prefills[0].unplaced())
@@ -452,14 +498,16 @@ class Scheduler:
     def _ranked(self) -> list[Job]:
         """Waiting requests of the first priority, the best last: longest prefix, then oldest."""
         window = self._waiting.front(_WINDOW)
-        version = self.memory.cache.version
-        for job in window:
-            if job.seen_version != version:
-                limit = job.match_limit()
-                job.matched = self.memory.cache.match(job.sequence.keys, limit)
-                job.seen_version = version
-        window.sort(key=lambda job: (job.matched, -job.arrival))
+        window.sort(key=lambda job: (self._matched(job), -job.arrival))
         return window
+
+    def _matched(self, job: Job) -> int:
+        """How many tokens of a waiting request the cache holds now."""
+        cache = self.memory.cache
+        if job.seen_version != cache.version:
+            job.matched = cache.match(job.sequence.keys, job.match_limit())
+            job.seen_version = cache.version
+        return job.matched
 
     # Memory
 
@@ -596,9 +644,9 @@ class Scheduler:
 
     def _stop_cancelled(self) -> None:
         for job in self._cancelled:
-            if not job.ended:
+            if not job.ended and not job.in_flight:
                 self._stop(job)
-        self._cancelled.clear()
+        self._cancelled = [job for job in self._cancelled if job.in_flight]
 
     def _end(self, job: Job, stage: Stage, outcome: Result | LmcError) -> None:
         self._move(job, stage)

@@ -116,16 +116,21 @@ class Stumbling(FakeRunner):
 
 
 class Flying:
-    """A step that was computed when it was started, and is told of when it is asked for."""
+    """A step that was computed when it was started, and is told of when it is asked for.
 
-    def __init__(self, compute: Callable[[], Outcome]) -> None:
+    It says that it is not ready for the first `glances` times.
+    """
+
+    def __init__(self, compute: Callable[[], Outcome], glances: int = 0) -> None:
+        self._glances = glances
         try:
             self._outcome: Outcome | Exception = compute()
         except Exception as error:
             self._outcome = error
 
     def ready(self) -> bool:
-        return True
+        self._glances -= 1
+        return self._glances < 0
 
     def outcome(self) -> Outcome:
         if isinstance(self._outcome, Exception):
@@ -136,10 +141,18 @@ class Flying:
 class Overlapping(Stumbling):
     """Like a device that computes while other things are done."""
 
+    glances = 0
+
     def start(self, step: Step) -> Flying:
         if self.stumble == "at once":
             self.run(step)  # raises
-        return Flying(lambda: self.run(step))
+        return Flying(lambda: self.run(step), self.glances)
+
+
+class Lagging(Overlapping):
+    """Like a device that takes its time, so that two steps are under way."""
+
+    glances = 4
 
 
 @dataclass
@@ -223,7 +236,7 @@ class EngineMachine(RuleBasedStateMachine):
         max_overtaken=st.integers(0, 4),
         headroom=st.integers(0, 4),
         repeats=st.sampled_from([1, 1, 3, 9]),
-        kind=st.sampled_from([Stumbling, Overlapping]),
+        kind=st.sampled_from([Stumbling, Overlapping, Lagging]),
     )
     def build(self, kv_tokens: int, repeats: int, kind: type[Stumbling], **limits: int) -> None:
         self.runner = kind(SIZE, kv_tokens, CONTEXT, TOKEN_BYTES, EOS, repeats)
@@ -301,7 +314,7 @@ class EngineMachine(RuleBasedStateMachine):
             for other in self.asked:  # the gen that its chain is at
                 other.cancelled |= other.handle is asked.handle and not other.outcomes
         self.core.cancel(asked.handle)
-        if self.core._flight is not None:
+        while not asked.handle.ended and self.core._flights:
             self.core.step()  # with its end, at the latest
         assert asked.handle.ended, "a cancelled request runs on"
 
