@@ -110,6 +110,14 @@ def chat_short(s: State, turns: list[str]) -> None:
 
 
 @jit
+def chat_long(s: State, turns: list[str]) -> None:
+    """Four turns with long answers."""
+    for number, turn in enumerate(turns):
+        s += turn
+        s += gen(f"turn_{number}", max_tokens=256, ignore_eos=True)
+
+
+@jit
 def agent(s: State, prefix: str, task: str, seen: list[str]) -> None:
     """Think, act and see, five times, after instructions that all rows share."""
     s += prefix
@@ -183,6 +191,8 @@ SHAPES: dict[str, Shape] = {
         Shape("json", "400 tokens in, a record of 6 fields", json, 256,
               _each(lambda w: {"note": w(400)})),
         Shape("chat_short", "4 turns, 300 tokens in and 8 out", chat_short, 64,
+              _each(lambda w: {"turns": [w(300) for _ in range(4)]})),
+        Shape("chat_long", "4 turns, 300 tokens in and 256 out", chat_long, 64,
               _each(lambda w: {"turns": [w(300) for _ in range(4)]})),
         Shape("agent", "1,800 shared and 60 own tokens in, 5 times 80 out and 100 seen", agent, 128,
               _shared(1800, lambda w: {"task": w(60), "seen": [w(100) for _ in range(4)]})),

@@ -45,8 +45,8 @@ class _Node:
         used: logical time of the last walk through this edge.
         dead: the plan does not use it again.
         next_use: when the plan uses it next, in any unit that grows; None if unknown.
-        fresh: the number of the step that writes its KV entries, while that is put together or under
-            way; else 0. It is never less than that of the node above, unless it is 0.
+        fresh: the number of the step that writes its KV entries, while that is put together or
+            under way; else 0. Not less than that of the node above, unless it is 0.
         queued: the rank under which it stands in the heap of victims, or None.
     """
 
@@ -348,8 +348,11 @@ class RadixCache:
         """
         gone: list[IntArray] = []
         since = self._done + kept + 1
-        tops = [n for n in self._fresh
-                if n.fresh >= since and n.parent is not None and n.parent.fresh < since]  # fmt: skip
+        tops = [
+            node
+            for node in self._fresh
+            if node.fresh >= since and node.parent is not None and node.parent.fresh < since
+        ]
         for top in tops:
             if top.pins:
                 raise InternalError("KV entries of a failed step are still leased")

@@ -272,9 +272,7 @@ class Scheduler:
                     error.__cause__ = cause
                     self._abort(part.job, error)
 
-    def fail(
-        self, make_error: Callable[[], LmcError], cause: BaseException, kept: int = 0
-    ) -> None:
+    def fail(self, make_error: Callable[[], LmcError], cause: BaseException, kept: int = 0) -> None:
         """The steps under way raised, but for the `kept` oldest.
 
         Their requests fail with the cause, and their KV entries are dropped.

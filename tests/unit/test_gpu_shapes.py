@@ -9,7 +9,7 @@ from lmc.bench.shapes import SHAPES, Words, single_words
 
 GENERATED = {
     "fewshot": 1, "select": 0, "tree_of_thought": 14 * 128, "self_consistency": 8 * 128,
-    "judge": 3 * 128 + 64, "chat_short": 32, "agent": 400,
+    "judge": 3 * 128 + 64, "chat_short": 32, "chat_long": 1024, "agent": 400,
 }  # fmt: skip
 
 

@@ -3,15 +3,17 @@
 Owns        the model and the KV pool on the device, graphs, memory from which numbers are copied.
 Promises    results equal those of the CPU up to rounding; with `deterministic=True`, what a row
             gives is a function of its sequence's keys up to it alone, bit by bit. One wait for the
-            device a step.
+            device a step, that for its results; the next one may be started before it.
 Costs       KV memory is taken at once: what is free after weights and buffers, less some room.
-            Graphs of all sizes are captured when the runner is made, which takes seconds.
+            Graphs of all sizes are captured when the runner is made, and all kernels used once,
+            which takes seconds.
 Not here    the model's launches (`model`), units of attention (`planning`), drawing (`sampler`).
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -39,7 +41,7 @@ from lmc.runtime.cuda.model import DeviceModel
 from lmc.runtime.cuda.planning import Division, divide
 from lmc.runtime.cuda.sampler import DeviceSampler, Drawn
 from lmc.runtime.cuda.staging import Staging
-from lmc.runtime.request import Flight, IntArray, Outcome, Step
+from lmc.runtime.request import Flight, IntArray, Outcome, Sampling, Segment, Step
 
 if TYPE_CHECKING:
     from lmc.runtime.tensor_parallel.group import Group
@@ -51,6 +53,8 @@ MASK_ROWS = 4096
 MOST_REPEATS = 16  # of a step: what the CPU does in between is done once for so many tokens
 PLACES = 8192  # partial results of attention that graphs have room for
 TABLE = 1 << 22  # slots of a step that graphs have room for
+NUMBERS = 1 << 18  # int32 of a step that no graph computes, in the beginning
+PINNED = range(9, 19)  # powers of two: bytes of copies to the host that are made room for
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 SPARE_MEMORY = 3 << 30  # bytes left to torch, the library's work space and the graphs
 SHARE = 0.92  # of the memory that is free after weights, for the KV pool at most
@@ -78,6 +82,14 @@ class _Graph:
     buffer: Tensor
     fields: Fields
     graph: torch.cuda.CUDAGraph
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Memory for the copies of every other step, and the answer of the last one that used it."""
+
+    staging: Staging
+    answer: Answer | None = None
 
 
 class CudaRunner:
@@ -133,9 +145,13 @@ class CudaRunner:
             rows = min(LOGIT_ROWS, max_batch_tokens)
             self._logits = torch.zeros(rows, config.vocab_size, device=self.device)
             self._sampler = DeviceSampler(config.vocab_size, rows, MASK_ROWS, self.device)
-            self._staging = Staging(1 << 22, self.device)
+            self._lanes = deque(_Lane(Staging(1 << 22, self.device)) for _ in range(2))
+            self._staging = self._lanes[0].staging
             self._table = torch.zeros(TABLE, dtype=torch.int32, device=self.device)
+            self._numbers = torch.zeros(NUMBERS, dtype=torch.int32, device=self.device)
             self._parts = self._more_parts = self._make_parts(PLACES)
+            if self.device.type == "cuda":
+                self._more_parts = self._make_parts(PLACES + 2 * max_batch_tokens)
             self.kv_tokens = self._kv_room() if kv_tokens is None else kv_tokens
             if group is not None:
                 self.kv_tokens = group.least(self.kv_tokens)
@@ -146,7 +162,6 @@ class CudaRunner:
                     f"the device has no room for {self.kv_tokens} KV tokens",
                     hint="give fewer kv_tokens",
                 ) from error
-        self._last: Answer | None = None
         self._graphs: dict[tuple[int, bool], _Graph] = {}
         self._use_graphs = graphs and self.device.type == "cuda"
         self._memory_pool: Any = None  # torch's own kind of handle
@@ -156,6 +171,33 @@ class CudaRunner:
                 for bucket in reversed(self._buckets):
                     for wide in (True,) if deterministic else (False, True):
                         self._graphs[bucket, wide] = self._capture(bucket, wide)
+        if self.device.type == "cuda":
+            self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Do what is done at first use: compile and load kernels, take memory.
+
+        Both may wait for the device, which a step under way must not.
+        """
+        held = [
+            torch.empty(1 << power, dtype=torch.uint8, pin_memory=True)
+            for power in PINNED for _ in range(6)
+        ]  # fmt: skip
+        del held  # torch keeps it for what comes
+        drawn = Sampling(temperature=1.0, top_p=0.5)
+        each = min(self._max_rows, self.context_length, 512)
+        for rows, sample in ((1, drawn), (1, Sampling()), (self._max_rows, Sampling())):
+            segments = []
+            for _ in range(max(1, rows // each)):
+                count = min(rows, each)
+                slots = np.full(count, self.kv_tokens, np.int32)  # the one that nobody reads
+                tokens = np.zeros(count, np.int32)
+                targets = ((0,),) * count if rows == 1 else ()
+                segments.append(Segment(tokens, 0, slots, sample=sample, targets=targets))
+            with torch.inference_mode():
+                self._launch_all(Step(tuple(segments)))
+            torch.cuda.synchronize()
+            self._staging.reset()
 
     def _make_parts(self, places: int) -> tuple[Tensor, Tensor]:
         """Room for partial results of attention, and for their weights."""
@@ -193,7 +235,15 @@ class CudaRunner:
     def close(self) -> None:
         """Free the device's memory; the runner cannot be used afterwards."""
         self._graphs.clear()
-        for name in ("_model", "_sampler", "_logits", "_parts", "_more_parts", "_table"):
+        for name in (
+            "_model",
+            "_sampler",
+            "_logits",
+            "_parts",
+            "_more_parts",
+            "_table",
+            "_numbers",
+        ):
             self.__dict__.pop(name, None)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -212,9 +262,12 @@ class CudaRunner:
     def start(self, step: Step) -> Flight:
         """Put a step into the device's queue; raises like `run`, apart from what numbers are."""
         start = time.perf_counter()
-        if self._last is not None:
-            self._last.wait()  # all copies of the step before are done
-            self._last = None
+        lane = self._lanes[0]
+        self._lanes.rotate()
+        if lane.answer is not None:
+            lane.answer.wait()  # all copies of that step are done
+            lane.answer = None
+        self._staging = lane.staging
         self._staging.reset()
         with torch.inference_mode():
             self._check(step)
@@ -226,7 +279,7 @@ class CudaRunner:
                     "the device has no memory left for this step",
                     hint="give the engine fewer kv_tokens or a smaller max_batch_tokens",
                 ) from error
-        self._last = pending[-1].answer
+        lane.answer = pending[-1].answer
         self.seconds["launch"] += time.perf_counter() - start
         return Started(pending, self._outcomes(pending))
 
@@ -331,7 +384,9 @@ class CudaRunner:
             self._replay(bucket, bool(len(division.wide)), batch, division, tokens)
             return
         layout = Layout.exactly(rows, division)
-        buffer = torch.empty(layout.size, dtype=torch.int32, device=self.device)
+        if layout.size > len(self._numbers):
+            self._numbers = torch.empty(2 * layout.size, dtype=torch.int32, device=self.device)
+        buffer = self._numbers[: layout.size]
         fields = layout.fields(buffer)
         self._bring(layout, buffer, batch, division)
         if tokens is not None:

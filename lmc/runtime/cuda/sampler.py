@@ -107,11 +107,14 @@ class DeviceSampler:
             numbers[drawn, 0] = 2
             samplings = [w.sampling for i in drawn if (w := wishes[i]) is not None]
             numbers[drawn, 1:3] = keys_of_draws(samplings, positions[drawn]).view(np.int32)
-        numbers[:, 4:6] = temperatures.view(np.int32).reshape(count, 2)
-        # fields lie one after another on the device
-        flat = np.concatenate([
-            temperatures.view(np.int32), numbers[:, 0], numbers[:, 1:3].ravel(), numbers[:, 3],
-        ])  # fmt: skip
+        # Fields lie one after another on the device, each with room for a multiple of four rows:
+        # for another alignment Triton would compile the kernels again.
+        room = _room(count)
+        flat = np.zeros(NUMBERS * room, np.int32)
+        at = 0
+        for field in (temperatures.view(np.int32), numbers[:, 0], numbers[:, 1:3], numbers[:, 3]):
+            flat[at : at + field.size] = field.ravel()
+            at += field.size // count * room
         target = torch.empty(len(flat), dtype=torch.int32, device=self._device)
         staging.copy(flat, target)
         return PreparedRows(
@@ -170,10 +173,11 @@ class DeviceSampler:
     def _draw(self, logits: Tensor, rows: PreparedRows) -> Drawn:
         count, pieces = rows.count, self._pieces
         numbers = rows.numbers
-        temperatures = numbers[: 2 * count].view(torch.float64)
-        kinds = numbers[2 * count : 3 * count]
-        keys = numbers[3 * count : 5 * count]
-        mask_rows = numbers[5 * count : 6 * count]
+        room = _room(count)
+        temperatures = numbers[: 2 * room].view(torch.float64)
+        kinds = numbers[2 * room : 3 * room]
+        keys = numbers[3 * room : 5 * room]
+        mask_rows = numbers[5 * room : 6 * room]
         keep_rows, keeps = kinds, self._nothing
         if rows.filtered:
             keep_rows, keeps = self._filter(logits, rows, mask_rows)
@@ -267,6 +271,11 @@ class _Adjusted:
             torch.float32
         )
         return changed, places
+
+
+def _room(rows: int) -> int:
+    """The next multiple of four."""
+    return -(-rows // 4) * 4
 
 
 def _filters(sampling: Sampling, vocabulary: int) -> bool:

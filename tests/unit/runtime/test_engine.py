@@ -786,15 +786,21 @@ class Device(Recorder):
         self.most_repeats = 16
         self.done = True
 
-    def start(self, step: Step) -> Device:
-        self.started = step
-        return self
+    def start(self, step: Step) -> Flown:
+        return Flown(self, step)
+
+
+class Flown:
+    """A step of a `Device`, computed when it is asked for."""
+
+    def __init__(self, device: Device, step: Step) -> None:
+        self.device, self.step = device, step
 
     def ready(self) -> bool:
-        return self.done
+        return self.device.done
 
     def outcome(self) -> Outcome:
-        return self.run(self.started)
+        return self.device.run(self.step)
 
 
 def test_a_device_decodes_without_being_asked_for_every_token() -> None:
@@ -824,6 +830,119 @@ def test_nobody_waits_for_repeats() -> None:
     assert repeats[:2] == [1, 16]
     assert set(repeats[2:8]) == {1}, "the prompt of the second is computed beside the first"
     assert len(bench.results["first"].tokens) == 60
+
+
+def busy(kv_tokens: int = 400, **limits: int) -> tuple[Bench, Device]:
+    """A device that is never done, so that a second step is started while it computes."""
+    bench = Bench()
+    runner = Device(kv_tokens)
+    bench.core = EngineCore(runner, TOKEN_BYTES, EOS, check=True, max_batch_tokens=16, **limits)
+    bench.runner = runner
+    runner.done = False
+    return bench, runner
+
+
+def test_while_a_device_computes_the_next_prompts_are_given_to_it() -> None:
+    bench, runner = busy()
+    core = bench.core
+    for n in range(4):
+        bench.ask(str(n), gen(prompt(n, 10), max_tokens=3))
+    core.step()
+    assert not core.computing, "16 of 40 tokens are under way"
+    core.step()
+    assert core.computing, "two steps, and no third one"
+    assert not bench.results
+    runner.done = True
+    bench.run()
+    assert [len(step.segments) for step in runner.seen[:2]] == [2, 2], "the second begins elsewhere"
+    alone = Bench()
+    for n in range(4):
+        alone.ask(str(n), gen(prompt(n, 10), max_tokens=3))
+    alone.run()
+    assert [bench.results[str(n)].tokens for n in range(4)] == [
+        alone.results[str(n)].tokens for n in range(4)
+    ]
+
+
+def test_few_prompts_wait_until_the_device_is_done() -> None:
+    bench, _ = busy()
+    bench.ask("one", gen(prompt(0, 10), max_tokens=3))
+    bench.core.step()
+    bench.ask("two", gen(prompt(1, 7), max_tokens=3))
+    assert bench.core.computing
+    bench.ask("three", gen(prompt(2, 1), max_tokens=3))
+    assert not bench.core.computing, "8 tokens are half a step"
+
+
+@pytest.mark.parametrize("failing", ["first", "second"])
+def test_of_two_steps_under_way_one_fails(failing: str) -> None:
+    """The second reads what the first writes, and is lost with it; not the other way round."""
+    bench, runner = busy()
+    watching = bench.core.observer = Watching()
+    shared = prompt(0, 16)
+    bench.ask("first", gen(shared, 1))
+    bench.core.step()
+    bench.ask("second", gen(shared + prompt(1, 12), 1))
+    bench.core.step()
+
+    def explode(step: Step) -> None:
+        if (step.segments[0].start == 0) == (failing == "first"):
+            raise OSError("the device is gone")
+
+    runner.before = explode
+    runner.done = True
+    bench.run()
+    bench.core.audit()
+    failed = {name for name, result in bench.results.items() if isinstance(result, RunError)}
+    assert failed == ({"first", "second"} if failing == "first" else {"second"})
+    steps = watching.recording().steps
+    assert [step.failed for step in steps] == [failing == "first", True]
+    runner.before = lambda _: None
+    alone = Bench()
+    for one in (bench, alone):
+        one.ask("again", gen(shared + prompt(1, 12), 4))
+        one.run()
+    assert bench.results["again"].tokens == alone.results["again"].tokens
+
+
+def test_who_took_over_entries_of_a_step_that_fails_computes_them_again() -> None:
+    """The first finds its last token in the second step's entries, as its own are gone."""
+    bench, runner = busy()
+    shared = prompt(0, 16)
+    runner.done = True
+    bench.ask("cached", PrefillRequest(keys_of(shared, made=False)))
+    bench.run()
+    runner.done = False
+    bench.ask("first", gen(shared, 4))
+    bench.core.step()
+    bench.core.forget()  # the last token, which nobody leases
+    bench.ask("second", gen(shared + prompt(1, 12), 1))
+    bench.core.step()
+
+    def explode(step: Step) -> None:
+        if len(step.segments[0].tokens) > 1:
+            raise OSError("the device is gone")
+
+    runner.before = explode
+    bench.core.step()
+    runner.done = True
+    bench.run()
+    assert isinstance(bench.results["second"], RunError)
+    assert bench.core.stats.retracted_requests == 1
+    alone = Bench()
+    alone.ask("first", gen(shared, 4))
+    alone.run()
+    assert bench.results["first"].tokens == alone.results["first"].tokens
+
+
+def test_a_closed_engine_calls_back_though_two_steps_are_under_way() -> None:
+    bench, _ = busy()
+    for n in range(4):
+        bench.ask(str(n), gen(prompt(n, 10), max_tokens=60))
+    bench.core.step()
+    bench.core.step()
+    bench.core.close()
+    assert {result.finish for result in bench.results.values()} == {Finish.CANCELLED}
 
 
 def test_a_closed_engine_calls_back_though_a_step_is_under_way() -> None:
