@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmc.runtime.prefix_tree import PrefixTree
-from lmc.runtime.prompts import FirstPrompts, Needs
+from lmc.runtime.prompts import NO_KEYS, FirstPrompts, Needs
 from lmc.runtime.request import KeyArray
+from lmc.runtime.room import MostHeld, most_held
 
 if TYPE_CHECKING:
     from lmc.plan import Plan
@@ -147,7 +148,14 @@ class Place:
 def places_of(
     specs: Sequence[RowSpec], target: Target, ledger: Ledger
 ) -> list[tuple[RowSpec, Place]]:
-    """The rows in the order in which they are best started, each with its place."""
+    """The rows in the order in which they are best started, each with its place.
+
+    If all of them fit into the KV cache, whatever their tokens are, that is the order in which they
+    came, and their prompts are not looked at.
+    """
+    ample = _ample(specs, target, ledger)
+    if ample is not None:
+        return ample
     finders: dict[int, FirstPrompts] = {}
     needs: list[Needs] = []
     for spec in specs:
@@ -163,3 +171,27 @@ def places_of(
         before = Place(number, needs[which], shared, before, ledger)
         placed.append((specs[which], before))
     return placed
+
+
+def _ample(
+    specs: Sequence[RowSpec], target: Target, ledger: Ledger
+) -> list[tuple[RowSpec, Place]] | None:
+    """The rows as they came, if the KV cache has room for all that they can hold; else None."""
+    bounds: dict[int, MostHeld | None] = {}
+    left = target.core.runner.kv_tokens - ledger.claimed
+    held: list[int] = []
+    for spec in specs:
+        if id(spec.plan) not in bounds:
+            bound = bounds[id(spec.plan)] = most_held(spec.plan)
+            left -= 0 if bound is None else bound.shared
+        bound = bounds[id(spec.plan)]
+        if bound is None:
+            return None
+        held.append(bound.of(spec.arguments))
+        left -= held[-1]
+        if left < 0:
+            return None
+    return [
+        (spec, Place(number, Needs(NO_KEYS, tokens), 0, None, ledger))
+        for number, (spec, tokens) in enumerate(zip(specs, held, strict=True))
+    ]

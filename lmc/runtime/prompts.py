@@ -25,10 +25,10 @@ from lmc.runtime.context import Context, SpanTokenizer, Template
 from lmc.runtime.request import KeyArray
 from lmc.textops import PURE
 
-__all__ = ["FirstPrompts", "Needs"]
+__all__ = ["NO_KEYS", "FirstPrompts", "Needs"]
 
 _CALLS = (p.Gen, p.Match, p.Select, p.Score)
-_NO_KEYS: KeyArray = np.empty(0, np.int64)
+NO_KEYS: KeyArray = np.empty(0, np.int64)
 _GROWTH = 16  # tokens that the scheduler leaves for a request to grow, too
 _UNKNOWN_LENGTH = 64  # tokens of a text that may end before its limit, by guess
 _CHOICE = 2  # tokens of what is selected
@@ -79,7 +79,7 @@ class FirstPrompts:
     def needs(self, texts: Sequence[str]) -> Needs:
         """The first prompt of a row, and how many tokens all its states will have, by estimate."""
         found, known, characters = self._walk(texts, 1, to_the_end=True)
-        prompt = found[0] if found else _NO_KEYS
+        prompt = found[0] if found else NO_KEYS
         size = self._size(self._plan.body, known, {})
         if size.calls <= 1:  # it can wait for its place no more once it runs
             return Needs(prompt, len(prompt) + min(size.tokens, _GROWTH))

@@ -204,7 +204,7 @@ class Scheduler:
             if job.stage is Stage.PREFILL and not job.in_flight:
                 tokens -= job.unplaced()
         if tokens > 0 and self._waiting and len(self._running) < self._max_running:
-            for job in self._waiting.front(_WINDOW):
+            for job in self._waiting.first(_WINDOW):
                 tokens -= job.unplaced() - self._matched(job)
                 if tokens <= 0:
                     break

@@ -63,3 +63,7 @@ class WaitingQueue:
         """The first `most` jobs, as far as they share the priority of the first."""
         head = self._sorted[:most]
         return [job for priority, _, job in head if priority == head[0][0]]
+
+    def first(self, most: int) -> list[Job]:
+        """The first `most` jobs, whatever their priority."""
+        return [job for _, _, job in self._sorted[:most]]
