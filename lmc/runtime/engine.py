@@ -274,6 +274,12 @@ class EngineCore:
         if self._check:
             scheduler.audit()
 
+    def _launch_next(self, step: Step) -> None:
+        """Start a step that continues the one whose outcome is taken."""
+        flight = self._launch(step)
+        if flight is not None:
+            self._flights.append((step, flight))
+
     def _launch(self, step: Step) -> Flight | None:
         """Give a step to the runner; None if that failed."""
         if self.observer is not None:
@@ -315,7 +321,8 @@ class EngineCore:
     def _take(self, step: Step, outcome: Outcome) -> None:
         """Take what a step gave."""
         seconds, scheduler, computed = self.stats.seconds, self._scheduler, time.perf_counter()
-        for job in scheduler.finish(step, outcome):
+        launch = self._launch_next if self._starts and not self._closed else None
+        for job in scheduler.finish(step, outcome, launch):
             handle = self._handles.get(job)
             if handle is not None and handle._on_text is not None and not job.ended:
                 self._deltas.append(handle)

@@ -74,6 +74,7 @@ class FakeRunner:
         self.kv_tokens = kv_tokens
         self.most_repeats = most_repeats
         self.steps = 0
+        self._drawn: Sequence[int] = ()  # by the last pass
         self._kv: _Words = np.zeros(kv_tokens, np.uint64)  # 0: never written
         self._weights = _mix_all(np.arange(context_length, dtype=np.uint64)) | np.uint64(1)
         noise = _uniform(_mix_all(np.arange(vocab_size + _OFFSETS, dtype=np.uint64)))
@@ -91,9 +92,18 @@ class FakeRunner:
         Raises:
             InternalError: a segment reads a slot that was never written, or is malformed.
         """
+        if step.after:
+            segments = [
+                dataclasses.replace(segment, tokens=np.array([self._drawn[which]], np.int32))
+                for segment, which in zip(step.segments, step.after, strict=True)
+            ]
+            step = dataclasses.replace(step, segments=tuple(segments), after=())
         if step.repeats == 1:
-            return self._run(step.segments)
+            outcome = self._run(step.segments)
+            self._drawn = outcome.tokens
+            return outcome
         first, *later = self._repeated(step)
+        self._drawn = later[-1].tokens
         return dataclasses.replace(first, later=later)
 
     def _repeated(self, step: Step) -> Iterator[Outcome]:

@@ -294,10 +294,13 @@ class Step:
         repeats: how many. Each one after the first computes the tokens that the one before has
             drawn, at the next positions, and draws the next. All segments then have one token, a
             sample, and nothing else that is wanted.
+        after: empty, or for each segment the one of the step started before this one whose last
+            draw is its token; what stands in `Segment.tokens` says nothing then.
     """
 
     segments: tuple[Segment, ...]
     repeats: int = 1
+    after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ Owns        the queues and each request's stage.
 Promises    nothing that the cache holds is computed again; results do not depend on what else runs;
             every request ends, and at most `max_overtaken` later ones are admitted before it; a
             long prompt leaves a part of each step to those that came after it.
-            A request takes part in one of the steps under way at most.
+            A request takes part in one of the steps under way at most, apart from steps that
+            continue the one before.
 Costs       a step: O(running requests); admitting: a look-up for each of the first `_WINDOW`
             waiting requests whose answer may have changed.
 Not here    slots (`kv_memory`), texts and constraints (`work`), the order of those that wait
@@ -24,6 +25,10 @@ nothing is computed twice. If the step fails, they are taken out again.
 Two steps under way. While a device computes one step, `next` gives another, of requests that take
 no part in the first: where many prompts wait, the device then never waits for this. Steps are done
 in the order in which they were given, so the second may read what the first writes.
+
+Steps that continue. Where a step is repeated and all that run go on beyond its end, the next one is
+given before its last tokens are known: they go from draw to draw on the device. Its requests take
+part in two steps then. What is computed for one that has ended meanwhile is not looked at.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,17 +56,19 @@ _WINDOW = 64  # waiting requests among which the longest cached prefix is looked
 _OTHERS_SHARE = 0.25  # of a step, for those that came after a long prompt
 _NO_SLOTS: IntArray = np.empty(0, np.int32)
 _REPEATS_BEYOND = 4  # repeats that are made although a request ends before
+_LEAD = 4  # repeats that are not done when the next step is given
 _FIRST_ROOM = 64  # tokens that a sequence can grow by before its buffers are moved
 
 
 @dataclass(slots=True)
 class _Part:
-    """A job's segments in a step: `segments[first:last]`."""
+    """A job's segments in a step: `segments[first:last]`; `placed` positions have slots then."""
 
     job: Job
     work: Work
     first: int
     last: int
+    placed: int
 
     @property
     def over(self) -> bool:
@@ -229,42 +236,64 @@ class Scheduler:
                 break
         if not self._segments:
             return None
+        return self._launched(Step(tuple(self._segments), self._repeats))
+
+    def _launched(self, step: Step) -> Step:
+        """The step that has been put together is under way."""
         for part in self._parts:
             part.job.in_flight = True
         self._flights.append(self._parts)
         self.memory.launched()
-        self.stats.model_steps += self._repeats
-        self.stats.computed_tokens += self._repeats * sum(len(s.tokens) for s in self._segments)
+        self.stats.model_steps += step.repeats
+        self.stats.computed_tokens += step.repeats * sum(len(s.tokens) for s in step.segments)
         self.memory.note_peak()
-        return Step(tuple(self._segments), self._repeats)
+        return step
 
-    def finish(self, step: Step, outcome: Outcome) -> list[Job]:
-        """Take the outcome of the oldest step under way; the jobs that took part in it."""
+    def finish(
+        self, step: Step, outcome: Outcome, launch: Callable[[Step], None] | None = None
+    ) -> list[Job]:
+        """Take the outcome of the oldest step under way; the jobs that took part in it.
+
+        Args:
+            launch: is given a step that continues this one, if there is one, before the last
+                repeats of this are waited for.
+        """
         if not self._flights:
             raise InternalError("a step was finished that was not under way")
-        flight = self._landed(self._flights.popleft())
+        parts = self._landed(self._flights.popleft())
         self.memory.settle()
-        live = [part for part in flight if part.job not in self._cancelled]
+        live = [p for p in parts if p.job not in self._cancelled and not p.over]
         for part in live:
             self._take(part, step, outcome, step.repeats - 1)
         if step.repeats > 1:
-            self._take_later(live, step, outcome.later)
+            self._take_later(live, step, outcome.later, launch)
         self._stop_cancelled()
-        return [part.job for part in flight]
+        return [part.job for part in parts]
 
-    def _take_later(self, live: list[_Part], step: Step, outcomes: Iterable[Outcome]) -> None:
+    def _take_later(
+        self,
+        live: list[_Part],
+        step: Step,
+        outcomes: Iterable[Outcome],
+        launch: Callable[[Step], None] | None,
+    ) -> None:
         """Take what the repeats of a step gave; jobs that end meanwhile have no use for the rest.
 
         What is computed for them beyond their end lies in slots that are free again: nothing that
         is computed later can be done before it.
         """
         ahead = step.repeats - 1
+        lead = min(_LEAD, step.repeats // 2)
         try:
             for outcome in outcomes:
                 ahead -= 1
                 live = [part for part in live if not part.over]
                 for part in live:
                     self._take(part, step, outcome, ahead)
+                if ahead == lead and launch is not None:
+                    following = self._continuing(live, ahead)
+                    if following is not None:
+                        launch(following)
         except Exception as cause:  # the runner's, as in `fail`
             for part in live:
                 if not part.over:
@@ -279,6 +308,8 @@ class Scheduler:
         """
         while len(self._flights) > kept:
             for part in self._landed(self._flights.pop()):
+                if part.over:
+                    continue
                 error = make_error()
                 error.__cause__ = cause
                 self._abort(part.job, error)
@@ -290,9 +321,12 @@ class Scheduler:
         self._stop_cancelled()
 
     def _landed(self, flight: _Flight) -> _Flight:
-        """The jobs of a step take part in none now."""
+        """The jobs of a step take part in it no more, and in none if no other continues it."""
         for part in flight:
             part.job.in_flight = False
+        for other in self._flights:
+            for part in other:
+                part.job.in_flight = not part.over
         return flight
 
     def abandon(self, jobs: Iterable[Job], make_error: Callable[[], LmcError]) -> None:
@@ -381,6 +415,42 @@ class Scheduler:
         )
         return max(repeats, 1)
 
+    def _continuing(self, live: list[_Part], left: int) -> Step | None:
+        """A step that goes on from the last of the `left` repeats that are not done yet.
+
+        None if a decision may be needed first: one of those that run ends before, or takes part in
+        no step; another waits for a place; memory is short.
+        """
+        ends = self._cancelled or self._flights or len(live) != len(self._running)
+        waits = self._waiting and len(self._running) < self._max_running
+        if ends or waits or not live:
+            return None
+        repeats, first_end = self._most_repeats, self._context
+        for part in live:
+            work, sequence = part.work, part.job.sequence
+            if not isinstance(work, GenWork) or sequence.placed + 1 != sequence.total + left:
+                return None
+            repeats = min(repeats, work.ahead(), self._context - sequence.total - left + 1)
+            first_end = min(first_end, work.to_make() - left)
+        room = self.memory.available // len(live)
+        repeats = min(repeats, max(first_end, _REPEATS_BEYOND), room)
+        if first_end <= 0 or repeats <= 1:
+            return None
+        self._parts, self._segments, self._repeats = [], [], repeats
+        slots = self.memory.take(repeats * len(live))
+        for nth, part in enumerate(live):
+            sequence = part.job.sequence
+            start = sequence.placed
+            sequence.place(slots[nth * repeats : (nth + 1) * repeats])
+            unknown = np.zeros(1, np.int32)
+            segment = part.work.last_segment(
+                unknown, start, sequence.slots[: start + repeats], True
+            )
+            self._segments.append(replace(segment, position=segment.position + left))
+            self._parts.append(_Part(part.job, part.work, nth, nth + 1, sequence.placed))
+        after = tuple(part.first for part in live)
+        return self._launched(Step(tuple(self._segments), repeats, after))
+
     def _place_decodes(self, decoding: list[Job], counts: list[int]) -> None:
         later = self._repeats - 1
         slots = self.memory.take(sum(counts) + later * len(decoding))
@@ -398,7 +468,7 @@ class Scheduler:
                 segment = Segment(tokens, start, context, True)
             self._segments.append(segment)
             last = len(self._segments)
-            self._parts.append(_Part(job, job.need_work(), last - 1, last))
+            self._parts.append(_Part(job, job.need_work(), last - 1, last, sequence.placed))
 
     def _place_prefill(self, job: Job, budget: int) -> int:
         """Place as many of the job's tokens as budget and memory allow; how many."""
@@ -423,7 +493,7 @@ class Scheduler:
             self._place_prompt(job, slots[: end - start])
         if count > end - start:
             self._segments += work.place_branches(sequence, slots[end - start :])
-        self._parts.append(_Part(job, work, first, len(self._segments)))
+        self._parts.append(_Part(job, work, first, len(self._segments), sequence.placed))
         return count
 
     def _place_prompt(self, job: Job, slots: IntArray) -> None:
@@ -537,10 +607,10 @@ class Scheduler:
     # Life
 
     def _take(self, part: _Part, step: Step, outcome: Outcome, ahead: int = 0) -> None:
-        """Take what a step gave for one job; `ahead` positions are placed beyond what it gave."""
+        """Take what a step gave for one job; it places `ahead` positions beyond what it gave."""
         job = part.job
         sequence, work = job.sequence, job.need_work()
-        sequence.computed = sequence.placed - ahead
+        sequence.computed = part.placed - ahead
         if job.stage is Stage.PREFILL and sequence.leased < sequence.computed:
             self.memory.share_last(sequence)
         drawn = False
@@ -586,6 +656,7 @@ class Scheduler:
 
     def _go_on(self, job: Job, request: Request, work: Work, forced: list[int]) -> None:
         """Let a running job be another request, which goes on from its tokens."""
+        job.in_flight = False  # a step that continues the last one may hold it; it is over there
         sequence = job.sequence
         end = sequence.prompt + job.need_work().kept()
         keys = request.keys

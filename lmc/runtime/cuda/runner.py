@@ -137,6 +137,8 @@ class CudaRunner:
         self.seconds: dict[str, float] = {"plan": 0.0, "launch": 0.0, "wait": 0.0}
         self._max_rows = max_batch_tokens
         self._group = group
+        self._drawn: Tensor | None = None  # by the last pass, a token for each row with logits
+        self._rows_drawn: IntArray = np.zeros(0, np.int32)  # of each segment, the last such row
         with torch.inference_mode():
             self._model = DeviceModel(
                 config, weights, dtype=self.dtype, device=self.device, rows=max_batch_tokens,
@@ -297,14 +299,20 @@ class CudaRunner:
         tables = Tables.of(step)
         slots = self._slots(tables)
         pending: list[Pending] = []
-        drawn: Tensor | None = None
+        drawn = self._drawn if step.after else None
         for number in range(step.repeats):
             if number:
                 batch, wanted = next_batch(batch, step, number), wanted.next()
-                if self._group is not None and drawn is not None:
-                    self._group.share(drawn)
+            if self._group is not None and drawn is not None:
+                self._group.share(drawn)
+            if not number and drawn is not None:
+                drawn = drawn[self._to_device(self._rows_drawn[list(step.after)])]
             one, drawn = self._launch(batch, wanted, tables.after(number), slots, drawn)
             pending.append(one)
+        self._drawn = drawn
+        self._rows_drawn = np.zeros(len(step.segments), np.int32)
+        for place, (segment, _) in enumerate(wanted.segments):
+            self._rows_drawn[segment] = place
         return pending
 
     def _slots(self, tables: Tables) -> Tensor:
@@ -460,9 +468,12 @@ class CudaRunner:
                 )
             if s.targets and len(s.targets) != count:
                 raise InternalError(f"segment {i} has {len(s.targets)} rows of targets")
-            if step.repeats > 1 and (count > 1 or s.sample is None or s.targets):
+            if (step.repeats > 1 or step.after) and (count > 1 or s.sample is None or s.targets):
                 raise InternalError(f"segment {i} of a repeated step does not draw one token")
             last = max(last, len(s.slots))
+        known = len(self._rows_drawn) if self._drawn is not None else 0
+        if step.after and max(step.after) >= known:
+            raise InternalError("a step continues one that has fewer segments")
         tokens = np.concatenate([s.tokens for s in step.segments])
         slots = np.concatenate([s.slots[s.start :] for s in step.segments])
         for name, low, high, limit in (

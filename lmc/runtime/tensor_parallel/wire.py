@@ -14,12 +14,13 @@ from lmc.runtime.request import Sampling, Segment, Step
 __all__ = ["pack_step", "unpack_step"]
 
 _MADE, _DRAWN, _SCORED = 1, 2, 4
+_HEAD = 3
 _FIELDS = 4  # int32 of a segment: tokens, start, slots, flags
 
 
 def pack_step(step: Step) -> bytes:
-    """The step in int32: counts, segments, tokens, slots, and of scored segments which rows."""
-    head = np.array([len(step.segments), step.repeats], np.int32)
+    """The step in int32: counts, segments, what they follow, tokens, slots, and of scored segments which rows."""
+    head = np.array([len(step.segments), step.repeats, bool(step.after)], np.int32)
     fields = np.empty((len(step.segments), _FIELDS), np.int32)
     wanted = []
     for row, s in zip(fields, step.segments, strict=True):
@@ -29,16 +30,19 @@ def pack_step(step: Step) -> bytes:
             wanted.append(np.array([bool(targets) for targets in s.targets], np.int32))
     tokens = [s.tokens for s in step.segments]
     slots = [s.slots for s in step.segments]
-    parts = [head, fields.ravel(), *tokens, *slots, *wanted]
+    after = np.array(step.after, np.int32)
+    parts = [head, fields.ravel(), after, *tokens, *slots, *wanted]
     return np.concatenate(parts, dtype=np.int32, casting="same_kind").tobytes()
 
 
 def unpack_step(data: bytes) -> Step:
     """A step whose rows and wanted rows are those of the packed one."""
     numbers = np.frombuffer(bytearray(data), np.int32)  # torch wants to be able to write
-    count, repeats = numbers[:2].tolist()
-    fields = numbers[2 : 2 + _FIELDS * count].reshape(count, _FIELDS).tolist()
-    tokens_at = 2 + _FIELDS * count
+    count, repeats, continues = numbers[:_HEAD].tolist()
+    after_at = _HEAD + _FIELDS * count
+    fields = numbers[_HEAD:after_at].reshape(count, _FIELDS).tolist()
+    tokens_at = after_at + (count if continues else 0)
+    after = tuple(numbers[after_at:tokens_at].tolist())
     slots_at = tokens_at + sum(tokens for tokens, _, _, _ in fields)
     wanted_at = slots_at + sum(slots for _, _, slots, _ in fields)
     segments = []
@@ -60,4 +64,4 @@ def unpack_step(data: bytes) -> Step:
         )
         tokens_at += tokens
         slots_at += slots
-    return Step(tuple(segments), repeats)
+    return Step(tuple(segments), repeats, after)

@@ -814,7 +814,52 @@ def test_a_device_decodes_without_being_asked_for_every_token() -> None:
     assert [len(bench.results[str(n)].tokens) for n in (0, 1)] == [33, 40]
     # the prompts, 32 tokens each, then the 7 that one still wants
     assert [step.repeats for step in runner.seen] == [1, 16, 16, 7]
+    assert [step.after for step in runner.seen] == [(), (), (0, 1), ()], "the last is of one row"
     assert core.stats.model_steps == 40
+
+
+@pytest.mark.parametrize("going_on", [True, False])
+def test_a_step_is_continued_while_all_go_on(going_on: bool) -> None:
+    """One ends in the middle of a step that had been continued, or at the end of one."""
+    bench = Bench()
+    runner = Device(400)
+    core = bench.core = EngineCore(runner, TOKEN_BYTES, EOS, check=True)
+    alone = Bench()
+    for one in (bench, alone):
+        one.ask("long", gen(prompt(0), max_tokens=60))
+        stops: dict[str, Any] = {"stop_token_ids": (3,)} if going_on else {}
+        one.ask("short", gen(prompt(1), max_tokens=60 if going_on else 17, **stops))
+        one.run()
+    assert [bench.results[name].tokens for name in ("long", "short")] == [
+        alone.results[name].tokens for name in ("long", "short")
+    ]
+    after = [step.after for step in runner.seen]
+    if going_on:
+        assert len(bench.results["short"].tokens) == 21
+        assert (0, 1) in after
+    else:
+        assert after == [(), (), (), (0,), (0,)], "17 tokens are the prompt's draw and 16 more"
+    assert core.statistics()["free"] + core.statistics()["cache_held"] == 400
+
+
+def test_a_step_that_continues_fails_with_the_one_before() -> None:
+    bench = Bench()
+    runner = Device(400)
+    bench.core = EngineCore(runner, TOKEN_BYTES, EOS, check=True)
+    bench.ask("one", gen(prompt(0), max_tokens=60))
+
+    def explode(step: Step) -> None:
+        if step.after:
+            raise OSError("the device is gone")
+
+    runner.before = explode
+    bench.run()
+    assert isinstance(bench.results["one"], RunError)
+    bench.core.audit()
+    runner.before = lambda _: None
+    bench.ask("again", gen(prompt(0), max_tokens=60))
+    bench.run()
+    assert len(bench.results["again"].tokens) == 60
 
 
 def test_nobody_waits_for_repeats() -> None:
@@ -981,6 +1026,8 @@ def test_an_observer_is_told_of_steps_that_a_device_repeats() -> None:
     assert [step.repeats for step in recording.steps] == [1, 16, 16, 7]
     assert sum(step.made_tokens for step in recording.steps) == 39  # the last is never computed
     assert all(step.requests == 1 and not step.failed for step in recording.steps)
-    times = [time for step in recording.steps for time in (step.begin, step.end)]
-    assert times == sorted(times, key=lambda time: time or 0)
+    begins, ends = [[getattr(step, name) for step in recording.steps] for name in ("begin", "end")]
+    assert begins == sorted(begins)
+    assert ends == sorted(ends)
+    assert begins[2] < ends[1] < begins[3], "the third continues the second, the last has its own"
     assert [step.held + step.free for step in recording.steps[-1:]] == [400]

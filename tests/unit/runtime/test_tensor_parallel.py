@@ -150,11 +150,13 @@ segments = st.builds(
 )
 
 
-@given(st.lists(segments, min_size=1, max_size=4), st.integers(1, 16))
-def test_other_ranks_get_the_rows_of_a_step(held: list[Segment], repeats: int) -> None:
-    step = Step(tuple(held), repeats)
+@given(st.lists(segments, min_size=1, max_size=4), st.integers(1, 16), st.booleans())
+def test_other_ranks_get_the_rows_of_a_step(
+    held: list[Segment], repeats: int, continues: bool
+) -> None:
+    step = Step(tuple(held), repeats, tuple(range(2, 2 + len(held))) if continues else ())
     got = unpack_step(pack_step(step))
-    assert got.repeats == repeats
+    assert (got.repeats, got.after) == (repeats, step.after)
     for mine, theirs in zip(step.segments, got.segments, strict=True):
         assert mine.tokens.tolist() == theirs.tokens.tolist()
         assert mine.slots.tolist() == theirs.slots.tolist()

@@ -32,16 +32,16 @@ def steps() -> list[Step]:
         Step((one.piece(9, every=EVERY), two.piece(3))),
         Step((two.piece(1), one.piece(1, every=EVERY))),
     ]
-    one.done, two.done = one.done + 2, two.done + 2  # slots for the repeats
-    last = []
+    last, then = [], []
     for sequence in (one, two):
+        start = sequence.done
         piece = sequence.piece(1)
-        start = piece.start - 2
-        tokens = sequence.tokens[start : start + 1]
-        last.append(
-            type(piece)(tokens, start, sequence.slots[: start + 3], made=True, sample=piece.sample)
+        last.append(replace(piece, slots=sequence.slots[: start + 3], made=True, targets=()))
+        then.append(
+            replace(last[-1], start=start + 3, slots=sequence.slots[: start + 5], position=3)
         )
-    return [*told, Step(tuple(last), repeats=3)]
+    following = Step(tuple(then), repeats=2, after=(0, 1))
+    return [*told, Step(tuple(last), repeats=3), following]
 
 
 def outcomes(runner: CudaRunner, told: list[Step]) -> list[Outcome]:
@@ -85,7 +85,7 @@ def test_parts_give_what_the_whole_gives(
         return []
 
     got = together(2, work)[0]
-    assert len(got) == len(expected) == 5
+    assert len(got) == len(expected) == 7
     for mine, theirs in zip(got, expected, strict=True):
         assert mine.tokens == theirs.tokens
         np.testing.assert_allclose(mine.logprobs, theirs.logprobs, atol=1e-3)

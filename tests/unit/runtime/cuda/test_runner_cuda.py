@@ -147,6 +147,49 @@ def test_a_repeated_step_draws_what_steps_one_by_one_draw(device: str) -> None:
     assert len(drawn[0][0]) == 4
 
 
+def test_a_step_goes_on_from_draws_that_only_the_device_knows(device: str) -> None:
+    """Two of three rows go on, in another order, after a step that draws once and one of four."""
+    gpu = make("llama", device)
+    slots = some_slots(400, seed=3, pool=POOL)
+    samplings = [Sampling(temperature=1.0, seed=5, draw=draw) for draw in range(3)]
+
+    def prompts() -> list[Sequence]:
+        return [sequence("llama", 10 + n, n, slots[100 * n : 100 * n + 20 + n]) for n in range(3)]
+
+    def decodes(rows: list[int], tokens: list[int], start: int, repeats: int) -> Step:
+        segments = [
+            Segment(
+                np.array([token], np.int32), 10 + n + start,
+                slots[100 * n : 100 * n + 10 + n + start + repeats], True,
+                sample=samplings[n], position=start + 1,
+            )
+            for n, token in zip(rows, tokens, strict=True)
+        ]  # fmt: skip
+        return Step(tuple(segments), repeats)
+
+    def drawn(outcome: Outcome) -> list[tuple[int, ...]]:
+        return [one.tokens for one in (outcome, *outcome.later)]
+
+    first = [s.piece(len(s.tokens)) for s in prompts()]
+    known = gpu.run(Step(tuple(first))).tokens
+    expected = drawn(gpu.run(decodes([0, 1, 2], list(known), 0, 4)))
+    expected += [
+        tokens[::-1] for tokens in drawn(gpu.run(decodes([1, 2], list(expected[-1][1:]), 4, 3)))
+    ]
+    flights = [
+        gpu.start(step)
+        for step in (
+            Step(tuple(first)),
+            replace(decodes([0, 1, 2], [0, 0, 0], 0, 4), after=(0, 1, 2)),
+            replace(decodes([2, 1], [0, 0], 4, 3), after=(2, 1)),
+        )
+    ]
+    got = [tokens for flight in flights for tokens in drawn(flight.outcome())]
+    assert got == [known, *expected]
+    with pytest.raises(InternalError, match="fewer segments"):
+        gpu.run(replace(decodes([0], [0], 4, 1), after=(2,)))
+
+
 @pytest.mark.parametrize(("options", "message"), [({"dtype": "int8"}, "dtype is 'int8'")])
 def test_an_argument_that_means_nothing_is_refused(
     options: dict[str, Any], message: str, device: str
