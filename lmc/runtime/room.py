@@ -42,7 +42,7 @@ class MostHeld:
 
 
 def most_held(plan: p.Plan) -> MostHeld | None:
-    """The bound for a plan; None if some of its texts are not of known length.
+    """The bound for a plan; None if it has texts of unknown length, or goes on eagerly.
 
     Both ways of a branch count. A text that a model makes has no more tokens than its limit.
     """
@@ -75,6 +75,8 @@ def most_held(plan: p.Plan) -> MostHeld | None:
             case p.Score():
                 texts = (instr.text,)
                 fixed += _SLACK
+            case p.Resume():
+                return None
         known = sum(_size(text) for text in texts if isinstance(text, p.Const))
         held = [text.index for text in texts if isinstance(text, p.Reg)]
         if isinstance(instr, p.Extend) and instr.state.index in constant and not held:

@@ -19,7 +19,7 @@ _FIELDS = 4  # int32 of a segment: tokens, start, slots, flags
 
 
 def pack_step(step: Step) -> bytes:
-    """The step in int32: counts, segments, what they follow, tokens, slots, and of scored segments which rows."""
+    """The step in int32: counts, segments, what they follow, tokens, slots, and scored rows."""
     head = np.array([len(step.segments), step.repeats, bool(step.after)], np.int32)
     fields = np.empty((len(step.segments), _FIELDS), np.int32)
     wanted = []
