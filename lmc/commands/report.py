@@ -189,6 +189,8 @@ def shared_prompts(program: Program) -> list[dict[str, Any]]:
 # ---------------------------------------------------------- how to change what runs eagerly
 
 _ADVICE = (
+    ("source is not at hand", "write the program into a file or a notebook, not into exec()"),
+    ("that Python calls", "call it in the program itself, as in [f(x) for x in xs]"),
     ("of several kinds", "read it from the result instead, or let all branches give the same kind"),
     ("vote() with", "vote with texts"),
     ("the number of branches to wait for", "give join(k=...) a number that is known"),

@@ -12,7 +12,7 @@ which these few are calls:
 
 On known values the calls do what Python does. A copy is made only if the source compiles to the
 very code that the function has. Without one (`exec`, some shells) the function is traced as it is,
-and these uses end the graph.
+and these uses end the graph: most of them raise by themselves, `unreadable` finds the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import __future__
 import ast
 import builtins
 import contextlib
+import dis
 import functools
+import inspect
 import linecache
 import threading
 import types
@@ -31,7 +33,7 @@ from typing import Any
 from lmc.frontend import syntax
 from lmc.frontend.location import unwatched
 
-__all__ = ["rewritten"]
+__all__ = ["NO_SOURCE", "is_copy", "refused", "rewritten", "unreadable"]
 
 _FUTURE = functools.reduce(
     lambda bits, name: bits | getattr(__future__, name).compiler_flag,
@@ -39,6 +41,7 @@ _FUTURE = functools.reduce(
     0,
 )
 _PREFIX = "__lmc_"
+NO_SOURCE = "code whose source is not at hand"
 _BUILTINS = {"len": "length", "str": "text", "type": "kind"}
 
 
@@ -50,10 +53,7 @@ def rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
         return function if same else types.MethodType(inner, function.__self__)
     if type(function) is not types.FunctionType:
         return function
-    try:
-        code = _rewritten_code(function.__code__, function.__globals__)
-    except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
-        return function
+    code = _rewritten_code(function)
     if code is None:
         return function
     function.__globals__.update(_CALLS)
@@ -72,20 +72,56 @@ def rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
 _codes: dict[tuple[types.CodeType, int], types.CodeType | None] = {}
 
 
-def _rewritten_code(code: types.CodeType, space: dict[str, Any]) -> types.CodeType | None:
-    key = (code, id(space))
+def _rewritten_code(function: types.FunctionType) -> types.CodeType | None:
+    key = (function.__code__, id(function.__globals__))
     if key not in _codes:
         if len(_codes) > 2048:
             _codes.clear()
         with unwatched():
-            _codes[key] = _rewrite(code, space)
+            _codes[key] = _rewrite_if_possible(function)
     return _codes[key]
 
 
-def _rewrite(code: types.CodeType, space: dict[str, Any]) -> types.CodeType | None:
-    source = "".join(linecache.getlines(code.co_filename, space))
-    if not source:
+def is_copy(code: types.CodeType) -> bool:
+    """Whether a code is that of a copy, or inside of one; one in which nothing is rewritten is not.
+
+    Calls are rewritten, so one that is none of these calls nothing.
+    """
+    return any(name.startswith(_PREFIX) for name in code.co_names)
+
+
+def refused(code: types.CodeType, space: dict[str, Any]) -> bool:
+    """Whether a copy of a `def` was wanted, and could not be made."""
+    named = code.co_name != "<lambda>"
+    return named and _codes.get((code, id(space)), code) is None
+
+
+@functools.lru_cache(maxsize=4096)
+def unreadable(code: types.CodeType) -> str | None:
+    """What of a code that is no copy neither is recorded nor raises; None if there is nothing."""
+    found: str | None = None
+    for instr in dis.get_instructions(code):
+        name = instr.opname
+        if name in ("LOAD_GLOBAL", "LOAD_NAME") and instr.argval == "type":
+            return "`type()`"
+        if name == "IS_OP" or name.endswith(("_IF_NONE", "_IF_NOT_NONE")):
+            found = "`is`"
+        elif name in ("MATCH_SEQUENCE", "MATCH_MAPPING"):
+            found = found or "`match`"
+    return found
+
+
+def _rewrite_if_possible(function: types.FunctionType) -> types.CodeType | None:
+    try:
+        return _rewrite(function)
+    except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
         return None
+
+
+def _rewrite(function: types.FunctionType) -> types.CodeType | None:
+    code, space = function.__code__, function.__globals__
+    lines = linecache.getlines(code.co_filename, space)
+    source = "".join(lines or inspect.findsource(function)[0])  # some shells keep it elsewhere
     module = _parsed(source)
     definition = _definition(module, code)
     if definition is None or not _same(_compiled(module, code), code):

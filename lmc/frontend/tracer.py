@@ -21,6 +21,7 @@ import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, NoReturn
 
 from lmc.constraints.known import automaton_for
@@ -29,8 +30,8 @@ from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import joins
 from lmc.frontend.fusing import fusion_of_run
-from lmc.frontend.location import here, in_library, of_traceback, unwatched
-from lmc.frontend.rewrite import rewritten
+from lmc.frontend.location import here, in_library, of_traceback, source_here, unwatched
+from lmc.frontend.rewrite import NO_SOURCE, rewritten
 from lmc.frontend.symbolic import NeedsValue, Text, TextList, Unknown, is_symbolic
 from lmc.frontend.symbolic_numbers import Bool, Float, Int
 from lmc.frontend.syntax import guards
@@ -147,6 +148,7 @@ class _Tracer:
         self._function = rewritten(function)
         # it catches exceptions, and no guards tell where
         self._catches = self._function is function and _catches(function)
+        self._unread = None if self._function is not function else _code_of(function)
         self._name = name
         self._arguments = arguments
         self._source = source
@@ -220,7 +222,7 @@ class _Tracer:
             if self._symbolic_seen:
                 self._stop(told(error), at, error)
 
-        return watching(self, met)
+        return watching(self, met, self._stop, self._unread)
 
     def _raised(self, error: BaseException) -> None:
         """The program raised: the way ends there, unless it is wrong on all ways."""
@@ -415,7 +417,7 @@ class _Tracer:
     def need(self, what: str) -> NoReturn:
         """End the graph here."""
         self._check_going()
-        self._stop(what)
+        self._stop(what if not _needs_source(what) else f"{what}, in {NO_SOURCE}")
         raise NeedsValue(what)
 
     def _operand(self, value: object) -> Operand:
@@ -682,10 +684,19 @@ class _Tracer:
         return self._emit(Pack(tuple(items), template), self._source)[0]
 
 
+def _needs_source(what: str) -> bool:
+    """Whether a value is needed only because the text of the program is not at hand."""
+    return what.startswith(("the characters", "len()")) and not source_here()
+
+
 def _catches(function: Callable[..., object]) -> bool:
     """Whether a function may catch exceptions, as far as one can see."""
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    code = _code_of(function)
     return bool(code and code.co_exceptiontable)
+
+
+def _code_of(function: Callable[..., object]) -> CodeType | None:
+    return getattr(getattr(function, "__func__", function), "__code__", None)
 
 
 def _shown_static(arguments: Arguments) -> str:

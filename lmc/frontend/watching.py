@@ -6,12 +6,13 @@ import dis
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from lmc.errors import LmcError, Location
-from lmc.frontend.location import is_library, of_frame
-from lmc.frontend.symbolic import Source, is_symbolic, tracing
+from lmc.frontend.location import is_library, of_code, of_frame
+from lmc.frontend.rewrite import NO_SOURCE, is_copy, refused, unreadable
+from lmc.frontend.symbolic import Source, Text, TextList, is_symbolic, tracing
 
 __all__ = ["told", "watching"]
 
@@ -22,7 +23,10 @@ _RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
 
 @contextmanager
 def watching(
-    source: Source, met: Callable[[BaseException, Location | None], None]
+    source: Source,
+    met: Callable[[BaseException, Location | None], None],
+    unseen: Callable[[str, Location], None],
+    unread: CodeType | None,
 ) -> Iterator[None]:
     """Say of each exception that a value which is known might not have raised.
 
@@ -31,14 +35,30 @@ def watching(
     itself, by a `raise` of its own; those that lmc raises on purpose (an index out of range, wrong
     usage) do not count. Whether it is caught afterwards makes no difference.
 
+    Code of the user's that was not rewritten (see `rewrite`) may also ask what nobody records:
+    what class a value is of, or whether it is None. That ends the graph, too.
+
     Args:
         source: the trace that is being made.
-        met: told of each, with the innermost line of the user's own code.
+        met: told of each exception, with the innermost line of the user's own code.
+        unseen: told of what code asks unseen, and where it begins.
+        unread: the program's own code, if it was not rewritten.
     """
+    all_unread = set() if unread is None else {unread}
 
     def enter(frame: FrameType, event: str, _: Any) -> Any:
-        if event != "call" or _kind(frame) == "lmc":
+        if event != "call" or (kind := _kind(frame)) == "lmc":
             return None
+        code = frame.f_code
+        if kind == "user" and code.co_filename != _SYNTAX and not is_copy(code):
+            back = frame.f_back
+            if refused(code, frame.f_globals) or (back is not None and back.f_code in all_unread):
+                all_unread.add(code)
+            asks = unreadable(code)
+            if asks is not None and code in all_unread:
+                unseen(f"{asks} in {NO_SOURCE}", of_code(code))
+            elif asks is not None and any(_may_fool(v, asks) for v in frame.f_locals.values()):
+                unseen(f"{asks} in a function that Python calls by itself", of_code(code))
         frame.f_trace_lines = False
         return local
 
@@ -88,6 +108,13 @@ def _touches(value: object) -> bool:
         return any(map(is_symbolic, value))  # type: ignore[call-overload] # one of these
     if type(value) is dict:
         return any(map(is_symbolic, value.values()))
+    return is_symbolic(value)
+
+
+def _may_fool(value: object, asks: str) -> bool:
+    """Whether code that asks this of an argument may be told something else than in a run."""
+    if asks != "`type()`" and type(value) in (Text, TextList):
+        return False  # neither of these is None, or the same as something known
     return is_symbolic(value)
 
 

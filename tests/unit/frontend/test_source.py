@@ -1,0 +1,175 @@
+"""Programs whose text is at hand in some strange place, or nowhere; compiled = eager anyway."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from typing import Any
+
+import pytest
+
+import lmc
+from lmc.commands.report import advice
+from lmc.frontend.dsl import State
+
+TYPED = """
+@lmc.jit
+def p(s, x):
+    s += f"Say {x!s} in {len(x)} letters: " + ", ".join([x, "please"])
+    s += lmc.gen("a", 3)
+"""
+
+
+def defined(text: str, name: str = "<nowhere>", **names: Any) -> lmc.Program:
+    """The program `p` of a text, compiled as if it stood in the file `name`."""
+    space: dict[str, Any] = {"lmc": lmc, "__name__": "__main__", **names}
+    exec(compile(text, name, "exec"), space)
+    program = space["p"]
+    assert isinstance(program, lmc.Program)
+    return program
+
+
+def reasons(program: lmc.Program, x: str = "it") -> list[str]:
+    """Why its graph ends before the program does."""
+    lines = str(program.compile(x=x).program).splitlines()
+    return [line.split('"')[1] for line in lines if "flow.resume" in line]
+
+
+def same(program: lmc.Program, x: str = "it") -> lmc.Result:
+    compiled, eager = program.run(x=x), program.run(x=x, eager=True)
+    assert (compiled.text, compiled.variables) == (eager.text, eager.variables)
+    assert compiled.error is None
+    return compiled
+
+
+@pytest.mark.parametrize(
+    "name", ["<python-input-7>", "<stdin>-7", "<ipython-input-7-0123456789ab>"]
+)
+def test_what_is_typed_into_a_shell_that_keeps_it_is_read(fake: lmc.Engine, name: str) -> None:
+    linecache.cache[name] = (len(TYPED), None, TYPED.splitlines(keepends=True), name)
+    program = defined(TYPED, name)
+    assert not reasons(program)
+    assert same(program).text.startswith("Say it in 2 letters: it, please")
+
+
+def test_a_shell_may_keep_it_where_only_inspect_finds_it(
+    fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def findsource(function: object) -> tuple[list[str], int]:
+        assert inspect.isfunction(function)
+        return TYPED.splitlines(keepends=True), 1
+
+    monkeypatch.setattr(inspect, "findsource", findsource)
+    program = defined(TYPED, "<python-input-8>")
+    assert not reasons(program)
+    same(program)
+
+
+def test_a_text_that_is_not_the_programs_is_not_taken_for_it(fake: lmc.Engine) -> None:
+    other = TYPED.replace("Say", "Do not say")
+    linecache.cache["<cell 9>"] = (len(other), None, other.splitlines(keepends=True), "<cell 9>")
+    assert same(defined(TYPED, "<cell 9>")).text.startswith("Say it")
+
+
+@lmc.tool
+def nothing(x: str) -> Any:
+    return None
+
+
+@lmc.tool
+def several(x: str) -> Any:
+    return ["a", "b"]
+
+
+def kind(value: object) -> str:
+    return type(value).__name__
+
+
+def given(value: object) -> str:
+    return "no" if value is None else "yes"
+
+
+def truth(value: object) -> str:
+    return "yes" if value is True else "no"
+
+
+def shape(value: object) -> str:
+    match value:
+        case [_, _]:
+            return "two"
+    return "one"
+
+
+UNSEEN = {
+    "type": ("s += type(x).__name__", "`type()` in code whose source"),
+    "none": ("s += 'no' if lmc.call(nothing, x) is None else 'yes'", "`is` in code whose source"),
+    "not_none": (
+        "v = lmc.call(nothing, x)\n    if v is not None:\n        s += 'a'",
+        "`is` in code",
+    ),
+    "true": ("s += 'a' if x.startswith('i') is True else 'b'", "`is` in code whose source"),
+    "match": (
+        "match lmc.call(several, x):\n        case [_, _]:\n            s += 'two'",
+        "`match` in code whose source",
+    ),
+    "helper": ("s += kind(x)", "`type()` in code whose source"),
+    "inner": ("s += ''.join([type(v).__name__ for v in [x]])", "`type()` in code whose source"),
+    "f_string": ("s += f'{x}'", "the characters of a str that is not known yet, in code whose"),
+    "length": ("s += str(len(x))", "len() of a str that is not known yet, in code whose source"),
+    "join": ("s += ', '.join([x])", "TypeError: "),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_without_a_source_what_cannot_be_seen_ends_the_graph(fake: lmc.Engine, name: str) -> None:
+    body, why = UNSEEN[name]
+    program = defined(
+        f"@lmc.jit\ndef p(s, x):\n    s += 'A: '\n    {body}\n    s += lmc.gen('a', 3)\n",
+        nothing=nothing, several=several, kind=kind,
+    )  # fmt: skip
+    same(program)
+    (reason,) = reasons(program)
+    assert reason.startswith(why)
+    if "source" in why:
+        assert "exec()" in advice(reason)
+
+
+def test_without_a_source_what_can_be_seen_is_compiled(fake: lmc.Engine) -> None:
+    program = defined(
+        "@lmc.jit\ndef p(s, x):\n    s += 'A: ' + x.strip()\n    s += lmc.gen('a', 3)\n"
+        "    s += s['a'].upper() if 'i' in x else x\n"
+    )
+    assert not reasons(program)
+    same(program)
+
+
+@pytest.mark.parametrize("helper", [kind, given, truth, shape], ids=lambda f: f.__name__)
+def test_what_a_builtin_calls_is_not_fooled(fake: lmc.Engine, helper: Any) -> None:
+    """`map` and others call a function as it is, not its copy."""
+
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        value: object = x
+        if helper is given:
+            value = lmc.call(nothing, x)
+        elif helper is truth:
+            value = x.startswith("i")
+        elif helper is shape:
+            value = lmc.call(several, x)
+        s += "".join(map(helper, [value]))
+        s += lmc.gen("a", 3)
+
+    same(p)
+    (reason,) = reasons(p)
+    assert "in a function that Python calls by itself" in reason
+    assert "[f(x) for x in xs]" in advice(reason)
+
+
+def test_a_builtin_may_call_what_asks_for_none_of_a_text(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += "".join(map(given, [x, "b"]))
+        s += lmc.gen("a", 3)
+
+    assert not reasons(p)
+    assert same(p).text.startswith("yesyes")
