@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from lmc.errors import Cancelled, InternalError, LmcError, RunError
+from lmc.runtime.device_memory import DeviceMemoryError
 from lmc.runtime.job import Job
 from lmc.runtime.limits import Limits
 from lmc.runtime.request import (
@@ -226,6 +227,8 @@ class EngineCore:
         """Whether a second step should be started, since many prompts wait."""
         if len(self._flights) > 1 or self._looked_ahead or self._closed:
             return False
+        if self._scheduler.short_of_memory:
+            return False
         return self._scheduler.has_prompts(self._limits["max_batch_tokens"] // 2)
 
     def step(self) -> bool:
@@ -234,7 +237,8 @@ class EngineCore:
         If the runner can compute while other things are done, a call either starts a step or takes
         what came of the oldest under way. Requests may be submitted and cancelled in between.
 
-        An exception of the runner fails the requests of its step; a fault in the bookkeeping fails
+        An exception of the runner fails the requests of its step, but if its memory was short they
+        are put back and smaller steps are tried; a fault in the bookkeeping fails
         all of them. Only exceptions that are no `Exception` (Ctrl-C), and those that callbacks
         raise, come out.
         """
@@ -265,7 +269,7 @@ class EngineCore:
             self._looked_ahead = False
             failed = True
             try:
-                outcome = self._runner_gives(flight.outcome, 0)
+                outcome = self._runner_gives(flight.outcome, step, 0)
                 if outcome is not None:
                     self._take(step, outcome)
                     failed = False
@@ -286,7 +290,7 @@ class EngineCore:
             self.observer.step_begins(step, self._scheduler.in_flight)
         flight = None
         try:
-            flight = self._runner_gives(partial(self._start, step), len(self._flights))
+            flight = self._runner_gives(partial(self._start, step), step, len(self._flights))
         finally:
             if flight is None:
                 self._tell_end(step, failed=True)
@@ -296,11 +300,17 @@ class EngineCore:
         if self.observer is not None:
             self.observer.step_ends(self, step, failed)
 
-    def _runner_gives(self, call: Callable[[], Given], kept: int) -> Given | None:
+    def _runner_gives(self, call: Callable[[], Given], step: Step, kept: int) -> Given | None:
         """What the runner gives; None if it failed, and with it all steps but for `kept`."""
         start = time.perf_counter()
         try:
             return call()
+        except DeviceMemoryError as error:
+            if not self._scheduler.short_of_memory:
+                _log.warning("smaller steps from now on: %s", error.problem)
+            self._forget_flights(kept)
+            self._scheduler.put_back(step, error, kept)
+            return None
         except Exception as error:  # a runner may raise anything
             problem = f"a step of the model failed: {error or type(error).__name__}"
             self._lose(kept, lambda: RunError(problem), error)
@@ -313,10 +323,13 @@ class EngineCore:
 
     def _lose(self, kept: int, make_error: Callable[[], LmcError], cause: BaseException) -> None:
         """All steps under way but for the `kept` oldest have failed."""
-        while len(self._flights) > kept:
-            step, _ = self._flights.pop()  # it may have read what was not written
-            self._tell_end(step, failed=True)
+        self._forget_flights(kept)
         self._scheduler.fail(make_error, cause, kept)
+
+    def _forget_flights(self, kept: int) -> None:
+        """What is under way is of no use: it may have read what an older step did not write."""
+        while len(self._flights) > kept:
+            self._tell_end(self._flights.pop()[0], failed=True)
 
     def _take(self, step: Step, outcome: Outcome) -> None:
         """Take what a step gave."""

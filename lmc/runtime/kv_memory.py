@@ -118,6 +118,12 @@ class KVMemory:
         if sequence.leased < cut:
             self.share_last(sequence)
 
+    def rewind(self, sequence: TokenSequence, count: int) -> None:
+        """Take the slots of the last `count` positions, which are its own and were not computed."""
+        end = sequence.placed - count
+        self.pool.give(sequence.slots[end : sequence.placed])
+        sequence.placed = end
+
     def let_go(self, sequence: TokenSequence, end: int, others: IntArray) -> None:
         """Take a sequence's slots: the cache gets what is computed up to `end`.
 

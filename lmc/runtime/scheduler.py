@@ -2,7 +2,7 @@
 
     submit ──► waiting ──► prefill ──► decode ──► done
                   ▲            │           │
-                  └────────────┴───────────┘ retracted: no memory left
+                  └────────────┴───────────┘ retracted: no memory left, here or on the device
 
 Owns        the queues and each request's stage.
 Promises    nothing that the cache holds is computed again; results do not depend on what else runs;
@@ -41,6 +41,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lmc.errors import Cancelled, CapacityError, InternalError, LmcError, RunError
+from lmc.runtime.device_memory import DeviceMemoryError, StepRoom
 from lmc.runtime.job import MOVES, Job, Stage
 from lmc.runtime.kv_memory import KVMemory
 from lmc.runtime.request import GenRequest, GenResult, IntArray, Outcome, Request, Segment, Step
@@ -62,13 +63,17 @@ _FIRST_ROOM = 64  # tokens that a sequence can grow by before its buffers are mo
 
 @dataclass(slots=True)
 class _Part:
-    """A job's segments in a step: `segments[first:last]`; `placed` positions have slots then."""
+    """A job's segments in a step: `segments[first:last]`; `placed` positions have slots then.
+
+    The last `added` of these are those of a step that continues another one.
+    """
 
     job: Job
     work: Work
     first: int
     last: int
     placed: int
+    added: int = 0
 
     @property
     def over(self) -> bool:
@@ -82,8 +87,8 @@ _Flight = list[_Part]
 class Scheduler:
     """Continuous batching over one KV pool.
 
-    `next` gives a step, `finish` or `fail` takes its outcome; in between another one may be asked
-    for. Jobs that ended are collected in `ended` until the owner takes them.
+    `next` gives a step, `finish`, `fail` or `put_back` takes its outcome; in between another one
+    may be asked for. Jobs that ended are collected in `ended` until the owner takes them.
     """
 
     def __init__(
@@ -115,8 +120,8 @@ class Scheduler:
         self.ended: list[Job] = []
         self._vocabulary = vocabulary
         self._context = context_length
-        self._batch_tokens = max_batch_tokens
-        self._max_running = min(max_running, max_batch_tokens)
+        self._room = StepRoom(max_batch_tokens)
+        self._most_running = max_running
         self._headroom = headroom
         self._most_repeats = most_repeats
         self._repeats = 1  # of the step that is put together
@@ -132,6 +137,15 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether no request is waiting or running."""
         return not self._running and not self._waiting
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether the device had no memory for a step not long ago."""
+        return self._room.short
+
+    @property
+    def _max_running(self) -> int:
+        return min(self._most_running, self._room.tokens)
 
     @property
     def in_flight(self) -> int:
@@ -206,7 +220,7 @@ class Scheduler:
         It is looked for among those that run and are in no step, and the first that wait. What one
         of them can take over from another is not known yet, and counted for both.
         """
-        tokens = min(tokens, self._batch_tokens)
+        tokens = min(tokens, self._room.tokens)
         for job in self._running:
             if job.stage is Stage.PREFILL and not job.in_flight:
                 tokens -= job.unplaced()
@@ -228,6 +242,7 @@ class Scheduler:
         self._parts, self._segments = [], []
         while True:
             self._repeats = 1
+            self._thin_out()
             if self._build() or self._flights:
                 break
             if self._running:
@@ -262,6 +277,7 @@ class Scheduler:
             raise InternalError("a step was finished that was not under way")
         parts = self._landed(self._flights.popleft())
         self.memory.settle()
+        self._room.went_well()
         live = [p for p in parts if p.job not in self._cancelled and not p.over]
         for part in live:
             self._take(part, step, outcome, step.repeats - 1)
@@ -313,6 +329,35 @@ class Scheduler:
                 error = make_error()
                 error.__cause__ = cause
                 self._abort(part.job, error)
+        self._drop_fresh(kept)
+
+    def put_back(self, step: Step, cause: DeviceMemoryError, kept: int = 0) -> None:
+        """The device had no memory for `step`, the oldest of those under way but for `kept`.
+
+        All of these are undone, and their requests wait again, for smaller steps. One whose step of
+        a single token is too much, with nothing beside it, fails.
+        """
+        rows = sum(len(segment.tokens) for segment in step.segments)
+        hopeless = len(self._flights) == 1 and rows == step.repeats == 1
+        self.stats.steps_put_back += len(self._flights) - kept
+        while len(self._flights) > kept:
+            for part in self._landed(self._flights.pop()):
+                if part.over:
+                    continue
+                if hopeless:
+                    self._abort(part.job, _no_memory(cause))
+                elif part.added:  # more of the step that this one continues may be to come
+                    self.memory.rewind(part.job.sequence, part.added)
+                else:
+                    self._retract(part.job)
+        if hopeless:
+            self._room.restore()
+        else:
+            self._room.shrink(rows, step.repeats)
+        self._drop_fresh(kept)
+
+    def _drop_fresh(self, kept: int) -> None:
+        """Free what was placed for steps that were not computed."""
         # Who else has a lease on such entries found them in place of its own.
         for job in [job for job in self._running if not job.in_flight]:
             if self.memory.uses_fresh(job.sequence, kept):
@@ -347,9 +392,17 @@ class Scheduler:
 
     # Putting a step together
 
+    def _thin_out(self) -> None:
+        """Retract those that arrived last, if more run than a step has room for now."""
+        excess = len(self._running) - self._max_running
+        if excess > 0:
+            free = [job for job in self._running if not job.in_flight]
+            for job in sorted(free, key=lambda job: -job.arrival)[:excess]:
+                self._retract(job)
+
     def _build(self) -> bool:
         """Fill the step; returns whether anything is in it."""
-        budget = self._batch_tokens
+        budget = self._room.tokens
         free = [job for job in self._running if not job.in_flight]
         decoding = [job for job in free if job.stage is Stage.DECODE]
         if decoding:
@@ -385,7 +438,7 @@ class Scheduler:
 
     def _decode_counts(self, decoding: list[Job]) -> list[int]:
         """How many of its newest tokens each computes: at least one, forced runs as far as fits."""
-        spare = self._batch_tokens - len(self._running)  # one is kept for each prefill, too
+        spare = max(0, self._room.tokens - len(self._running))  # one is kept for each prefill, too
         counts: list[int] = []
         for job in decoding:
             extra = min(job.sequence.total - job.sequence.placed - 1, spare)
@@ -401,7 +454,7 @@ class Scheduler:
         more = len(decoding) < len(self._running) or (
             self._waiting and len(self._running) < self._max_running
         )
-        if self._most_repeats == 1 or not decoding or more or max(counts) > 1:
+        if self._most_repeats == 1 or not decoding or more or max(counts) > 1 or self._room.short:
             return 1
         repeats, first_end = self._most_repeats, self._context
         for job in decoding:
@@ -423,7 +476,7 @@ class Scheduler:
         """
         ends = self._cancelled or self._flights or len(live) != len(self._running)
         waits = self._waiting and len(self._running) < self._max_running
-        if ends or waits or not live:
+        if ends or waits or not live or self._room.short:
             return None
         repeats, first_end = self._most_repeats, self._context
         for part in live:
@@ -447,7 +500,7 @@ class Scheduler:
                 unknown, start, sequence.slots[: start + repeats], True
             )
             self._segments.append(replace(segment, position=segment.position + left))
-            self._parts.append(_Part(part.job, part.work, nth, nth + 1, sequence.placed))
+            self._parts.append(_Part(part.job, part.work, nth, nth + 1, sequence.placed, repeats))
         after = tuple(part.first for part in live)
         return self._launched(Step(tuple(self._segments), repeats, after))
 
@@ -747,3 +800,12 @@ def _too_large(needed: int, there: int, unit: str, whose: str) -> CapacityError:
         f"the request needs {needed} {unit}, {whose} has {there}",
         hint="shorten the prompt" + (", or give the engine more kv_tokens" * (unit != "positions")),
     )
+
+
+def _no_memory(cause: DeviceMemoryError) -> CapacityError:
+    error = CapacityError(
+        f"the device has no memory even for one token of this request: {cause.problem}",
+        hint=cause.hint,
+    )
+    error.__cause__ = cause
+    return error

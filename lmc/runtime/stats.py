@@ -22,6 +22,7 @@ class Counters:
         model_steps: forward passes.
         evicted_tokens: KV entries dropped from the cache to make room.
         retracted_requests: times a running request was put back for want of memory.
+        steps_put_back: steps that a device had no memory for; they were computed again, smaller.
         peak_kv_tokens: most KV slots that running requests held or leased at once.
     """
 
@@ -34,6 +35,7 @@ class Counters:
     model_steps: int = 0
     evicted_tokens: int = 0
     retracted_requests: int = 0
+    steps_put_back: int = 0
     peak_kv_tokens: int = 0
 
     @property

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lmc.constraints import automaton_of
 from lmc.errors import Cancelled, CapacityError, RunError
 from lmc.params import GenParams
+from lmc.runtime.device_memory import DeviceMemoryError
 from lmc.runtime.engine import EngineCore, Handle
 from lmc.runtime.fake import FakeRunner
 from lmc.runtime.request import (
@@ -94,11 +95,21 @@ def gen_request(
 
 
 class Stumbling(FakeRunner):
-    """A fake runner that fails when told to, before or after it has written KV entries."""
+    """A fake runner that fails when told to, before or after it has written KV entries.
+
+    It has memory for steps of `most_rows` only.
+    """
 
     stumble: str = ""
+    most_rows = 1 << 30
+    looks_early = False  # if steps are started: whether memory is short at once
+
+    def need_memory(self, step: Step) -> None:
+        if step.repeats * sum(len(s.tokens) for s in step.segments) > self.most_rows:
+            raise DeviceMemoryError("no room")
 
     def run(self, step: Step) -> Outcome:
+        self.need_memory(step)
         how, self.stumble = self.stumble, ""
         if how == "at once":
             raise OSError("the device is gone")
@@ -144,6 +155,8 @@ class Overlapping(Stumbling):
     glances = 0
 
     def start(self, step: Step) -> Flying:
+        if self.looks_early:
+            self.need_memory(step)
         if self.stumble == "at once":
             self.run(step)  # raises
         return Flying(lambda: self.run(step), self.glances)
@@ -333,6 +346,10 @@ class EngineMachine(RuleBasedStateMachine):
         for asked in before:
             if asked.outcomes and type(asked.outcomes[0]) is RunError:
                 asked.failed = asked.outcomes[0].__cause__ is not None
+
+    @rule(rows=st.sampled_from([1, 2, 5, 1 << 30]), early=st.booleans())
+    def hunger(self, rows: int, early: bool) -> None:
+        self.runner.most_rows, self.runner.looks_early = rows, early
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data(), keep=st.integers(0, 5))

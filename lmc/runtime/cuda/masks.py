@@ -65,9 +65,13 @@ class MaskArena:
             raise CapacityError(
                 f"a step has {len(different)} different masks, the device holds {len(self.bits)}"
             )
+        self.forget()
+        return self.places(wanted, staging)
+
+    def forget(self) -> None:
+        """Have no masks: each is packed and copied again."""
         self._places.clear()
         self._held.clear()
-        return self.places(wanted, staging)
 
     def _copy(self, new: list[tuple[_Key, MaskArray | None]], staging: Staging) -> None:
         start = len(self._held)

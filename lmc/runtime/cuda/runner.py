@@ -4,6 +4,7 @@ Owns        the model and the KV pool on the device, graphs, memory from which n
 Promises    results equal those of the CPU up to rounding; with `deterministic=True`, what a row
             gives is a function of its sequence's keys up to it alone, bit by bit. One wait for the
             device a step, that for its results; the next one may be started before it.
+            A step that there is no memory for leaves nothing behind, and may be run again.
 Costs       KV memory is taken at once: what is free after weights and buffers, less some room.
             Graphs of all sizes are captured when the runner is made, and all kernels used once,
             which takes seconds.
@@ -12,6 +13,7 @@ Not here    the model's launches (`model`), units of attention (`planning`), dra
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -41,12 +43,15 @@ from lmc.runtime.cuda.model import DeviceModel
 from lmc.runtime.cuda.planning import Division, divide
 from lmc.runtime.cuda.sampler import DeviceSampler, Drawn
 from lmc.runtime.cuda.staging import Staging
+from lmc.runtime.device_memory import DeviceMemoryError, is_out_of_memory
 from lmc.runtime.request import Flight, IntArray, Outcome, Sampling, Segment, Step
 
 if TYPE_CHECKING:
     from lmc.runtime.tensor_parallel.group import Group
 
 __all__ = ["CudaRunner", "cuda_dtype"]
+
+_log = logging.getLogger("lmc.cuda")
 
 LOGIT_ROWS = 512  # rows scored at once: bounds the memory of logits
 MASK_ROWS = 4096
@@ -140,31 +145,29 @@ class CudaRunner:
         self._drawn: Tensor | None = None  # by the last pass, a token for each row with logits
         self._rows_drawn: IntArray = np.zeros(0, np.int32)  # of each segment, the last such row
         with torch.inference_mode():
-            self._model = DeviceModel(
-                config, weights, dtype=self.dtype, device=self.device, rows=max_batch_tokens,
-                fixed=deterministic, group=group,
-            )  # fmt: skip
-            rows = min(LOGIT_ROWS, max_batch_tokens)
-            self._logits = torch.zeros(rows, config.vocab_size, device=self.device)
-            self._sampler = DeviceSampler(config.vocab_size, rows, MASK_ROWS, self.device)
-            self._lanes = deque(_Lane(Staging(1 << 22, self.device)) for _ in range(2))
-            self._staging = self._lanes[0].staging
-            self._table = torch.zeros(TABLE, dtype=torch.int32, device=self.device)
-            self._numbers = torch.zeros(NUMBERS, dtype=torch.int32, device=self.device)
-            self._parts = self._more_parts = self._make_parts(PLACES)
-            if self.device.type == "cuda":
-                self._more_parts = self._make_parts(PLACES + 2 * max_batch_tokens)
+            try:
+                self._make(weights)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise CapacityError(
+                    "the device has no room for the model and the numbers of its steps",
+                    hint="use a smaller model, a smaller max_batch_tokens or tensor_parallel; "
+                    "`lmc doctor` shows how much memory is free",
+                ) from error
             self.kv_tokens = self._kv_room() if kv_tokens is None else kv_tokens
             if group is not None:
                 self.kv_tokens = group.least(self.kv_tokens)
             try:
                 self._model.make_pool(self.kv_tokens + 1)
-            except torch.cuda.OutOfMemoryError as error:
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
                 raise CapacityError(
                     f"the device has no room for {self.kv_tokens} KV tokens",
                     hint="give fewer kv_tokens",
                 ) from error
-        self._graphs: dict[tuple[int, bool], _Graph] = {}
+        self._graphs: dict[tuple[int, bool], _Graph | None] = {}  # None: no memory for it
         self._use_graphs = graphs and self.device.type == "cuda"
         self._memory_pool: Any = None  # torch's own kind of handle
         self._buckets = [b for b in BUCKETS if b <= max_batch_tokens]
@@ -172,9 +175,26 @@ class CudaRunner:
             with torch.inference_mode():
                 for bucket in reversed(self._buckets):
                     for wide in (True,) if deterministic else (False, True):
-                        self._graphs[bucket, wide] = self._capture(bucket, wide)
+                        self._graph(bucket, wide)
         if self.device.type == "cuda":
             self._warm_up()
+
+    def _make(self, weights: dict[str, Tensor]) -> None:
+        """Make all that lies on the device but the KV pool and the graphs."""
+        self._model = DeviceModel(
+            self.config, weights, dtype=self.dtype, device=self.device, rows=self._max_rows,
+            fixed=self.deterministic, group=self._group,
+        )  # fmt: skip
+        rows = min(LOGIT_ROWS, self._max_rows)
+        self._logits = torch.zeros(rows, self.vocab_size, device=self.device)
+        self._sampler = DeviceSampler(self.vocab_size, rows, MASK_ROWS, self.device)
+        self._lanes = deque(_Lane(Staging(1 << 22, self.device)) for _ in range(2))
+        self._staging = self._lanes[0].staging
+        self._table = torch.zeros(TABLE, dtype=torch.int32, device=self.device)
+        self._numbers = torch.zeros(NUMBERS, dtype=torch.int32, device=self.device)
+        self._parts = self._more_parts = self._make_parts(PLACES)
+        if self.device.type == "cuda":
+            self._more_parts = self._make_parts(PLACES + 2 * self._max_rows)
 
     def _warm_up(self) -> None:
         """Do what is done at first use: compile and load kernels, take memory.
@@ -256,7 +276,9 @@ class CudaRunner:
         """Compute one step, and wait for its first pass.
 
         Raises:
-            RunError: the model gave numbers that are not finite, or the device is out of memory.
+            RunError: the model gave numbers that are not finite.
+            DeviceMemoryError: the step is too large for the memory that is left. Of one part of a
+                model it is a RunError, since the others are at it already.
             InternalError: the step cannot be computed: a token, slot or position out of range.
         """
         return self.start(step).outcome()
@@ -273,17 +295,30 @@ class CudaRunner:
         self._staging.reset()
         with torch.inference_mode():
             self._check(step)
-            try:
-                pending = self._launch_all(step)
-            except torch.cuda.OutOfMemoryError as error:
-                torch.cuda.empty_cache()
-                raise RunError(
-                    "the device has no memory left for this step",
-                    hint="give the engine fewer kv_tokens or a smaller max_batch_tokens",
-                ) from error
+            pending = self._launch_or_free(step)
         lane.answer = pending[-1].answer
         self.seconds["launch"] += time.perf_counter() - start
         return Started(pending, self._outcomes(pending))
+
+    def _launch_or_free(self, step: Step) -> list[Pending]:
+        """Launch a step; if there is no memory for it, free what it has taken, and say so."""
+        try:
+            return self._launch_all(step)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = str(error).partition("\n")[0]
+        # Out here, as an exception that is handled keeps the tensors of its frames alive.
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # what was launched may still read the staging
+            torch.cuda.empty_cache()
+        self._sampler.forget_masks()  # some may not have been copied
+        kind = DeviceMemoryError if self._group is None else RunError
+        rows = sum(len(s.tokens) for s in step.segments)
+        raise kind(
+            f"the device has no memory left for a step of {rows} tokens: {reason}",
+            hint="give the engine fewer kv_tokens or a smaller max_batch_tokens",
+        )
 
     def _outcomes(self, pending: list[Pending]) -> Iterator[Outcome]:
         for one in pending:
@@ -388,8 +423,11 @@ class CudaRunner:
         )  # fmt: skip
         self.seconds["plan"] += time.perf_counter() - start
         fits = layout is not None and layout.fits(rows, division) and division.parts <= PLACES
+        graph = None
         if fits and bucket is not None:
-            self._replay(bucket, bool(len(division.wide)), batch, division, tokens)
+            graph = self._graph(bucket, wide=bool(len(division.wide)))
+        if graph is not None:
+            self._replay(graph, batch, division, tokens)
             return
         layout = Layout.exactly(rows, division)
         if layout.size > len(self._numbers):
@@ -415,13 +453,23 @@ class CudaRunner:
         layout.fill(array, batch.tokens, batch.positions, batch.slots, division, self.kv_tokens)
         buffer.copy_(tensor, non_blocking=True)
 
+    def _graph(self, bucket: int, wide: bool) -> _Graph | None:
+        """The captured graph of a size; None if there was no memory for it: launches do as well."""
+        key = bucket, wide
+        if key not in self._graphs:
+            try:
+                self._graphs[key] = self._capture(bucket, wide)
+            except Exception as error:
+                if self._group is not None or not is_out_of_memory(error):
+                    raise
+                self._graphs[key] = None
+                _log.warning("there is no memory for the graph of steps of %d rows", bucket)
+        return self._graphs[key]
+
     def _replay(
-        self, bucket: int, wide: bool, batch: Batch, division: Division, tokens: Tensor | None
+        self, graph: _Graph, batch: Batch, division: Division, tokens: Tensor | None
     ) -> None:
         """Compute a small step by a captured graph."""
-        graph = self._graphs.get((bucket, wide))
-        if graph is None:
-            graph = self._graphs[bucket, wide] = self._capture(bucket, wide)
         self._bring(graph.layout, graph.buffer, batch, division)
         if tokens is not None:  # -1 stands for a row without finite logits
             graph.fields.tokens[: len(tokens)].copy_(tokens.clamp(min=0))

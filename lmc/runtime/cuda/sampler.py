@@ -73,6 +73,10 @@ class DeviceSampler:
         self._nothing = torch.zeros(1, dtype=torch.uint8, device=device)
         self._device = device
 
+    def forget_masks(self) -> None:
+        """Bring masks to the device again when they are used next."""
+        self._masks.forget()
+
     def prepare(
         self, wishes: Sequence[Wish | None], positions: npt.NDArray[np.int64], staging: Staging
     ) -> PreparedRows:
