@@ -22,7 +22,6 @@ class Counters:
         model_steps: forward passes.
         evicted_tokens: KV entries dropped from the cache to make room.
         retracted_requests: times a running request was put back for want of memory.
-        steps_put_back: steps that a device had no memory for; they were computed again, smaller.
         peak_kv_tokens: most KV slots that running requests held or leased at once.
     """
 
@@ -35,7 +34,6 @@ class Counters:
     model_steps: int = 0
     evicted_tokens: int = 0
     retracted_requests: int = 0
-    steps_put_back: int = 0
     peak_kv_tokens: int = 0
 
     @property
@@ -49,10 +47,12 @@ class EngineStats(Counters):
     """What the engine has done since it was made, and the time that it took.
 
     Attributes:
+        steps_put_back: steps that a device had no memory for; they were computed again, smaller.
         seconds: wall time by phase: "schedule", "model" (giving steps to the runner and waiting for
             them), "finish" (taking what they gave; the repeats of a step are waited for here).
     """
 
+    steps_put_back: int = 0
     seconds: dict[str, float] = field(
         default_factory=lambda: {"schedule": 0.0, "model": 0.0, "finish": 0.0}
     )

@@ -1,13 +1,18 @@
-"""The real model on a GPU: near the CPU's float32, and compiled equals eager bit by bit."""
+"""The real model on a GPU: near the CPU's float32, and compiled equals eager bit by bit.
+
+`LMC_TEST_MODEL` names another folder or GGUF file, for machines that cannot fetch the default one.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 import lmc
+from lmc.runtime.load import DEFAULT_MODEL
 
 pytestmark = [
     pytest.mark.gpu,
@@ -15,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
+MODEL = os.environ.get("LMC_TEST_MODEL", DEFAULT_MODEL)
 NEAR = {"float32": 0.01, "bfloat16": 0.3}  # nats between the two best where a token may differ
 TOPICS = ("rivers", "trains", "bread", "the moon", "chess", "winter", "maps", "bees")
 PROMPTS = [f"Here are some facts about {topic}. First of all," for topic in TOPICS]
@@ -22,7 +28,7 @@ PROMPTS = [f"Here are some facts about {topic}. First of all," for topic in TOPI
 
 @pytest.fixture(scope="module")
 def oracle() -> list[lmc.Result]:
-    with lmc.Engine(device="cpu", dtype="float32") as engine:
+    with lmc.Engine(MODEL, device="cpu", dtype="float32") as engine:
         return continue_text.run_batch([{"prompt": p} for p in PROMPTS], engine=engine)
 
 
@@ -34,7 +40,7 @@ def continue_text(s: lmc.State, prompt: str) -> None:
 
 @pytest.mark.parametrize("dtype", NEAR)
 def test_first_differences_are_at_near_ties(oracle: list[lmc.Result], dtype: str) -> None:
-    with lmc.Engine(device="cuda", dtype=dtype) as engine:
+    with lmc.Engine(MODEL, device="cuda", dtype=dtype) as engine:
         results = continue_text.run_batch([{"prompt": p} for p in PROMPTS], engine=engine)
     alike = 0
     for expected, got in zip(oracle, results, strict=True):
@@ -67,7 +73,7 @@ def review(s: lmc.State, topic: str) -> None:
 
 @pytest.fixture(scope="module")
 def exact() -> Iterator[lmc.Engine]:
-    with lmc.Engine(device="cuda", deterministic=True) as engine:
+    with lmc.Engine(MODEL, device="cuda", deterministic=True) as engine:
         yield engine
 
 

@@ -287,6 +287,7 @@ STATS_KEYS = {
     "model_steps",
     "evicted_tokens",
     "retracted_requests",
+    "steps_put_back",
     "peak_kv_tokens",
     "seconds",
     "hit_rate",
