@@ -7,21 +7,31 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from typing import Annotated
+
+import typer
 
 from lmc import __version__
 from lmc.commands import options
+from lmc.commands.doctor_device import Line, device_facts, device_lines, version_of
 from lmc.commands.model import size
 from lmc.commands.output import say
 
 __all__ = ["doctor_command"]
 
-Line = tuple[str, str, str | None]  # what, what was found, the command that mends it
+Kernels = Annotated[
+    bool,
+    typer.Option("--kernels", help="Compile the GPU kernels even if there is no GPU, for sm_90."),
+]
 
 
-def doctor_command(traceback: options.Traceback = False) -> None:  # noqa: ARG001
+def doctor_command(
+    kernels: Kernels = False,
+    traceback: options.Traceback = False,  # noqa: ARG001
+) -> None:
     """Print what lmc finds on this machine, and how to mend what is missing."""
     missing = 0
-    for what, found, mend in _findings():
+    for what, found, mend in _findings(kernels):
         say(f"{what:<12} {found}\n", sys.stdout)
         if mend:
             missing += 1
@@ -30,31 +40,22 @@ def doctor_command(traceback: options.Traceback = False) -> None:  # noqa: ARG00
     say(f"\n{end}\n", sys.stdout)
 
 
-def _findings() -> Iterator[Line]:
+def _findings(kernels: bool) -> Iterator[Line]:
     yield "lmc", __version__, None
     yield "python", f"{platform.python_version()} ({sys.executable})", None
     yield "machine", f"{platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}", None
-    yield from _torch()
+    yield from _torch(kernels)
     for name, mend in (
         ("numba", "pip install numba"),
         ("transformers", "pip install transformers"),
         ("tokenizers", "pip install tokenizers"),
     ):
-        version = _version(name)
+        version = version_of(name)
         yield name, version or "missing", None if version else mend
     yield from _models()
 
 
-def _version(name: str) -> str | None:
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _torch() -> Iterator[Line]:
+def _torch(kernels: bool) -> Iterator[Line]:
     if importlib.util.find_spec("torch") is None:
         yield "torch", "missing: only --model fake can run", "pip install torch"
         return
@@ -67,15 +68,7 @@ def _torch() -> Iterator[Line]:
     capability = torch.backends.cpu.get_cpu_capability()
     yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads", None
     yield "cpu", f"{capability}, bfloat16 {'in hardware' if native else 'emulated'}", None
-    if not torch.cuda.is_available():
-        yield "device", "cpu (no CUDA device)", None
-        yield "kernels", "those of the CPU", None
-        return
-    free, total = torch.cuda.mem_get_info()
-    memory = f"{size(free)} of {size(total)} free"
-    yield "device", f"cuda: {torch.cuda.get_device_name()}, {memory}", None
-    triton = _version("triton")
-    yield "kernels", f"triton {triton or 'missing'}", None if triton else "pip install 'lmc[cuda]'"
+    yield from device_lines(device_facts(), kernels)
 
 
 def _kept() -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -206,20 +206,25 @@ class CudaRunner:
             for power in PINNED for _ in range(6)
         ]  # fmt: skip
         del held  # torch keeps it for what comes
+        for step in self._steps_of_all_kinds():
+            with torch.inference_mode():
+                self._launch_all(step)
+            torch.cuda.synchronize()
+            self._staging.reset()
+
+    def _steps_of_all_kinds(self) -> Iterator[Step]:
+        """Steps that launch every kernel; they write to the slot that nobody reads."""
         drawn = Sampling(temperature=1.0, top_p=0.5)
         each = min(self._max_rows, self.context_length, 512)
         for rows, sample in ((1, drawn), (1, Sampling()), (self._max_rows, Sampling())):
             segments = []
             for _ in range(max(1, rows // each)):
                 count = min(rows, each)
-                slots = np.full(count, self.kv_tokens, np.int32)  # the one that nobody reads
+                slots = np.full(count, self.kv_tokens, np.int32)
                 tokens = np.zeros(count, np.int32)
                 targets = ((0,),) * count if rows == 1 else ()
                 segments.append(Segment(tokens, 0, slots, sample=sample, targets=targets))
-            with torch.inference_mode():
-                self._launch_all(Step(tuple(segments)))
-            torch.cuda.synchronize()
-            self._staging.reset()
+            yield Step(tuple(segments))
 
     def _make_parts(self, places: int) -> tuple[Tensor, Tensor]:
         """Room for partial results of attention, and for their weights."""
@@ -487,6 +492,10 @@ class CudaRunner:
         def compute() -> None:
             self._model.forward(bucket, fields, self._table, *self._parts, units, combine=True)
 
+        return _Graph(layout, buffer, fields, self._record(compute))
+
+    def _record(self, compute: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """What `compute` launches, as a graph."""
         current = torch.cuda.current_stream()
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(current)
@@ -500,7 +509,7 @@ class CudaRunner:
         with torch.cuda.graph(graph, pool=self._memory_pool, capture_error_mode=mode):
             compute()
         self._memory_pool = self._memory_pool or graph.pool()
-        return _Graph(layout, buffer, fields, graph)
+        return graph
 
     def _check(self, step: Step) -> None:
         rows = sum(len(s.tokens) for s in step.segments)

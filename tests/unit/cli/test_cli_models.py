@@ -1,4 +1,4 @@
-"""`lmc model` and `lmc doctor`."""
+"""`lmc model`, and what `lmc doctor` says of models and libraries."""
 
 from __future__ import annotations
 
