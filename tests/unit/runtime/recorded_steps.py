@@ -212,9 +212,7 @@ def record(folder: Path) -> Recorded:
         lmc.Engine(str(folder), device="cpu", max_batch_tokens=BATCH_TOKENS) as engine,
     ):
         for program in (sides, choose):
-            rows = program.run_batch(
-                [{"topic": t} for t in ("bees", "chess")], engine=engine
-            )
+            rows = program.run_batch([{"topic": t} for t in ("bees", "chess")], engine=engine)
             for row in rows:
                 if row.error is not None:
                     raise row.error
