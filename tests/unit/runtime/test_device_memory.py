@@ -17,9 +17,9 @@ from lmc.runtime.device_memory import (
 )
 from lmc.runtime.engine import EngineCore
 from lmc.runtime.recording import Recorder as Watching
-from lmc.runtime.request import GenResult, Step
+from lmc.runtime.request import GenResult, Outcome, Step
 from tests.engine_oracle import EOS, TOKEN_BYTES
-from tests.unit.runtime.test_engine import Bench, Recorder, gen, prompt
+from tests.unit.runtime.test_engine import Bench, Device, Flown, Recorder, gen, prompt
 
 
 def rows_of(step: Step) -> int:
@@ -108,6 +108,44 @@ def test_a_step_that_is_repeated_is_tried_by_itself_first() -> None:
     assert isinstance(bench.results["it"], GenResult)
     assert bench.core.stats.steps_put_back == 2  # again, when it has gone well for a while
     assert max(step.repeats for step in runner.seen) > 1
+
+
+class Early(Device):
+    """Memory is short when a step is started, or only when it is asked for."""
+
+    def __init__(self, early: bool) -> None:
+        super().__init__(400)
+        self.early, self.failed = early, 0
+
+    def need_memory(self, step: Step) -> None:
+        if step.after and not self.failed:
+            self.failed += 1
+            raise DeviceMemoryError("no room")
+
+    def start(self, step: Step) -> Flown:
+        if self.early:
+            self.need_memory(step)
+        return super().start(step)
+
+    def run(self, step: Step) -> Outcome:
+        self.need_memory(step)
+        return super().run(step)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_what_continues_a_step_is_undone_and_that_step_is_not(early: bool) -> None:
+    """It is started when the last tokens of the other are still to come."""
+    plain, bench = Bench(), Bench()
+    runner = bench.runner = Early(early)
+    bench.core = EngineCore(runner, TOKEN_BYTES, EOS, check=True)
+    for one in (plain, bench):
+        for n in (33, 40):
+            one.ask(str(n), gen(prompt(n), max_tokens=n))
+        one.run()
+    assert runner.failed == bench.core.stats.steps_put_back == 1
+    assert bench.core.stats.retracted_requests == 0
+    for name, result in plain.results.items():
+        assert bench.results[name].tokens == result.tokens
 
 
 def test_other_errors_are_not_taken_for_it() -> None:
