@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +51,8 @@ __all__ = [
     "use",
 ]
 
-EAGER_THREADS = 64  # programs that run eagerly at the same time in a batch
+# Programs of a batch that run eagerly at the same time: as many as SGLang's front end takes.
+EAGER_THREADS = max(96, 16 * (os.cpu_count() or 1))
 
 
 # --------------------------------------------------------------------------------- programs

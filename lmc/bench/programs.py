@@ -1,10 +1,15 @@
 """`lmc bench programs`: programs compiled beside the same programs run eagerly, on one engine.
 
-Eagerly, a row is a thread that runs the Python function, as in SGLang's front end; both ways use
-the same engine, the same threads of the model and an empty cache, in turn. What differs is what the
-compiler knows beforehand. `json` is written as statements for the eager side, as it would be in
-SGLang, and as one template for the compiled side: there the outputs may differ, elsewhere they are
-compared.
+All ways use the same engine, the same threads of the model and an empty cache, in turn:
+
+    compiled      all rows as plans
+    eager         `--eager`: a thread a row, as many as SGLang's front end has; calls are handed to
+                  the engine as the function makes them, and it waits where it reads a text
+    interpreted   the same, and it waits at forks and joins as well, as SGLang's front end does;
+                  only for programs that fork, as others have nothing to wait for there
+
+`json` is written as statements for the other sides, as it would be in SGLang, and as one template
+for the compiled side: there the outputs may differ, elsewhere they are compared.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from typing import Any
 
 from lmc.api import Program
 from lmc.bench.cpu import circumstances_of
+from lmc.bench.interpreter import interpreted
 from lmc.bench.tasks import PROGRAMS, Measured
 from lmc.driver import Options
 from lmc.engine import Engine
@@ -27,9 +33,12 @@ __all__ = ["Comparison", "ProgramsReport", "programs_markdown", "run_programs"]
 
 
 @dataclass
-class _Side:
-    """What one way of running took, run by run."""
+class _Way:
+    """A way of running, and what it took, run by run."""
 
+    name: str
+    program: Program
+    eager: bool
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     steps: int = 0
@@ -49,6 +58,8 @@ class Comparison:
         wall_ratio, cpu_ratio: eager over compiled: medians of the ratios of runs next to each other.
         compiled_steps, eager_steps: of the model, in the last run.
         compiled_computed, eager_computed: prompt tokens that were not found in the cache.
+        interpreted_wall_ratio, interpreted_cpu_ratio, interpreted_steps: as those of the eager side;
+            None for a program that does not fork.
     """
 
     name: str
@@ -64,6 +75,9 @@ class Comparison:
     eager_steps: int
     compiled_computed: int
     eager_computed: int
+    interpreted_wall_ratio: float | None = None
+    interpreted_cpu_ratio: float | None = None
+    interpreted_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,7 @@ def run_programs(
         level: of the compiled side.
         model: by default the default one.
         threads: of the model; by default one a physical core.
-        repeats: pairs of runs, after one to warm up; which side is first alternates.
+        repeats: runs of each side, after one to warm up; which side is first alternates.
         dtype: of the engine.
         say: told what is being measured.
 
@@ -137,16 +151,22 @@ def run_programs(
 def _compare(
     work: Measured, engine: Engine, share: float | None, level: int, repeats: int
 ) -> tuple[Comparison, int]:
-    """Both ways in turn; and how many tokens the KV cache ever held, in the compiled run."""
-    sides = {False: _Side(), True: _Side()}
+    """All ways in turn; and how many tokens the KV cache ever held, in the compiled run."""
+    ways = [
+        _Way("compiled", work.program, eager=False),
+        _Way("eager", work.eager or work.program, eager=True),
+    ]
+    if work.forks:
+        ways.append(_Way("interpreted", interpreted(work.program), eager=True))
     for turn in range(repeats + 1):
-        texts = {}
-        for eager in (False, True) if turn % 2 else (True, False):
-            program = work.eager if eager and work.eager is not None else work.program
-            texts[eager] = _run(program, work, engine, eager, level, sides[eager], keep=turn > 0)
-        if work.eager is None and texts[False] != texts[True]:
-            raise InternalError(f"{work.name}: compiled and eager do not give the same")
-    compiled, eagerly = sides[False], sides[True]
+        texts = {
+            way.name: _run(way, work, engine, level, keep=turn > 0)
+            for way in (ways if turn % 2 else reversed(ways))
+        }
+        for name, some in texts.items():
+            if work.eager is None and some != texts["compiled"]:
+                raise InternalError(f"{work.name}: {name} does not give the same as compiled")
+    compiled, eagerly = ways[:2]
     comparison = Comparison(
         name=work.name,
         rows=len(work.rows),
@@ -162,6 +182,13 @@ def _compare(
         compiled_computed=compiled.computed,
         eager_computed=eagerly.computed,
     )
+    for waiting in ways[2:]:
+        comparison = dataclasses.replace(
+            comparison,
+            interpreted_wall_ratio=_ratio(waiting.wall, compiled.wall),
+            interpreted_cpu_ratio=_ratio(waiting.cpu, compiled.cpu),
+            interpreted_steps=waiting.steps,
+        )
     return comparison, compiled.computed + compiled.generated
 
 
@@ -169,22 +196,13 @@ def _ratio(over: Sequence[float], under: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
-def _run(
-    program: Program,
-    work: Measured,
-    engine: Engine,
-    eager: bool,
-    level: int,
-    side: _Side,
-    *,
-    keep: bool,
-) -> list[str]:
+def _run(way: _Way, work: Measured, engine: Engine, level: int, *, keep: bool) -> list[str]:
     """Run all rows once, with an empty cache; their texts."""
     engine.core.forget()
     before = dataclasses.replace(engine.stats)
     cpu, wall = time.process_time(), time.perf_counter()
-    results = program.run_batch(
-        list(work.rows), engine=engine, eager=eager, options=Options(level=level)
+    results = way.program.run_batch(
+        list(work.rows), engine=engine, eager=way.eager, options=Options(level=level)
     )
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     for result in results:
@@ -192,13 +210,13 @@ def _run(
             raise result.error
     after = engine.stats
     if keep:
-        side.wall.append(wall)
-        side.cpu.append(cpu)
-    side.steps = after.model_steps - before.model_steps
-    side.computed = (after.prompt_tokens - before.prompt_tokens) - (
+        way.wall.append(wall)
+        way.cpu.append(cpu)
+    way.steps = after.model_steps - before.model_steps
+    way.computed = (after.prompt_tokens - before.prompt_tokens) - (
         after.cached_tokens - before.cached_tokens
     )
-    side.generated = after.generated_tokens - before.generated_tokens
+    way.generated = after.generated_tokens - before.generated_tokens
     return [result.text for result in results]
 
 
@@ -206,16 +224,20 @@ def programs_markdown(report: ProgramsReport) -> str:
     """The report as a table and its circumstances."""
     lines = [
         "| program | rows | KV cache | programs/s, compiled / eager | ratio | ratio of CPU seconds "
-        "| steps, compiled / eager | prompt tokens computed, compiled / eager |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| beside interpreted | its ratio of CPU seconds | steps, compiled / eager / interpreted "
+        "| prompt tokens computed, compiled / eager |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for c in report.comparisons:
         share = "ample" if c.kv_share is None else f"{c.kv_share:.0%}"
+        others = (c.interpreted_wall_ratio, c.interpreted_cpu_ratio)
+        wall, cpu = ("" if ratio is None else f"{ratio:.2f}" for ratio in others)
+        steps = (c.compiled_steps, c.eager_steps, c.interpreted_steps)
         lines.append(
             f"| {c.name} | {c.rows} | {share} "
             f"| {c.rows / c.compiled_wall:.2f} / {c.rows / c.eager_wall:.2f} "
-            f"| {c.wall_ratio:.2f} | {c.cpu_ratio:.2f} "
-            f"| {c.compiled_steps} / {c.eager_steps} "
+            f"| {c.wall_ratio:.2f} | {c.cpu_ratio:.2f} | {wall} | {cpu} "
+            f"| {' / '.join(str(n) for n in steps if n is not None)} "
             f"| {c.compiled_computed} / {c.eager_computed} |"
         )
     lines += ["", *(f"* {name}: {value}" for name, value in report.circumstances.items())]

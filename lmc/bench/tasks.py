@@ -17,12 +17,13 @@ __all__ = ["PROGRAMS", "Measured"]
 
 @dataclass(frozen=True)
 class Measured:
-    """A program, its rows, and the program of the eager side where that is another one."""
+    """A program, its rows, the program of the eager side where that is another one, and if it forks."""
 
     name: str
     program: Program
     rows: tuple[dict[str, Any], ...]
     eager: Program | None = None
+    forks: bool = False
 
 
 _THINGS = ("a bench", "a bridge", "a market hall", "a pond", "a tram stop", "a bakery", "a library",
@@ -156,9 +157,11 @@ PROGRAMS: dict[str, Measured] = {
     m.name: m
     for m in (
         Measured("few_shot", WORKLOADS["fewshot"].program, _rows("fewshot", 64)),
-        Measured("tree_of_thought", tree_of_thought, _sharing("task", 16, "{}")),
-        Measured("judge", WORKLOADS["judge"].program, _sharing("subject", 16, "{}")),
-        Measured("self_consistency", WORKLOADS["selfcons"].program, _rows("selfcons", 8)),
+        Measured("tree_of_thought", tree_of_thought, _sharing("task", 16, "{}"), forks=True),
+        Measured("judge", WORKLOADS["judge"].program, _sharing("subject", 16, "{}"), forks=True),
+        Measured(
+            "self_consistency", WORKLOADS["selfcons"].program, _rows("selfcons", 8), forks=True
+        ),
         Measured("json", json_template, _rows("json", 24), json_statements),
         Measured("agent", agent, _sharing("question", 32, "What is the use of {}?")),
         Measured("chat", WORKLOADS["chat"].program, _rows("chat", 12)),

@@ -165,6 +165,7 @@ class EngineCore:
             max_batch_tokens=self._limits["max_batch_tokens"],
             max_running=self._limits["max_running"],
             most_repeats=self.runner.most_repeats,
+            step_positions=self.runner.step_positions,
         )
 
     @property

@@ -306,12 +306,12 @@ class Executor:
             self.fault(row, error)
 
     def _may_start(self) -> bool:
-        """Whether one of the planned rows is to start: there must be room for all of it."""
+        """Whether one of the planned rows is to start: there must be room for it."""
         if not self._planned or not self.core.wants_more or len(self._rows) >= MAX_STARTED:
             return False
         place = self._planned[0][0][0].place
         held = self._ledger.claimed
-        if place is None or not held or held + place.tokens <= self.core.runner.kv_tokens:
+        if place is None or not held or self._ledger.fits(place, self.core.runner):
             return True
         return not self.core.has_work  # those in flight wait for tools: better than nothing
 

@@ -73,6 +73,7 @@ class FakeRunner:
         self.context_length = context_length
         self.kv_tokens = kv_tokens
         self.most_repeats = most_repeats
+        self.step_positions = 0
         self.steps = 0
         self._drawn: Sequence[int] = ()  # by the last pass
         self._kv: _Words = np.zeros(kv_tokens, np.uint64)  # 0: never written

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Limits"]
+__all__ = ["STEP_POSITIONS", "TILED_STEP_POSITIONS", "Limits"]
+
+# On a CPU, positions that take as long as reading all weights, with tile registers and without:
+# 25 ms beside 0.33 ms, and 52 ms beside 2.1 ms (SmolLM2-135M, one thread).
+TILED_STEP_POSITIONS, STEP_POSITIONS = 64, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +16,7 @@ class Limits:
     """What of an engine decides how it schedules.
 
     Attributes:
-        kv_tokens, context_length, vocab_size, most_repeats: of its runner.
+        kv_tokens, context_length, vocab_size, most_repeats, step_positions: of its runner.
         max_batch_tokens, max_running: as of `EngineCore`.
     """
 
@@ -22,3 +26,4 @@ class Limits:
     max_batch_tokens: int
     max_running: int
     most_repeats: int = 1
+    step_positions: int = 0

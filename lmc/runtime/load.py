@@ -16,7 +16,7 @@ from lmc.runtime.dry_run import Rehearsal
 from lmc.runtime.dry_runner import DryRunner
 from lmc.runtime.engine import EngineCore
 from lmc.runtime.executor import Executor
-from lmc.runtime.limits import Limits
+from lmc.runtime.limits import TILED_STEP_POSITIONS, Limits
 from lmc.runtime.runners import (
     DEFAULT_KV_TOKENS,
     RunnerSpec,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_MODEL", "LocalEngine", "load_tokenizer", "rehearsal_of"]
 
 DEFAULT_MODEL = "smollm2-135m"
-DEFAULT_BATCH_TOKENS = 256  # rows of one step: the linear kernels are at their best there
+DEFAULT_BATCH_TOKENS = 512  # a step: beside so many, reading the weights takes little
 DEFAULT_GPU_BATCH_TOKENS = 8192
-CPU_RUNNING = 64  # requests at once
+CPU_RUNNING = 128  # requests at once
 GPU_RUNNING = 512
 
 
@@ -234,12 +234,13 @@ def rehearsal_of(model: str, kv_tokens: int | None = None) -> Rehearsal:
     tokenizer = load_tokenizer(files)
     template = ChatTemplate(tokenizer.chat_template, tokenizer.named, model=model)
     vocab_size, context = tokenizer.vocab_size, CONTEXT
-    room = kv_tokens or DEFAULT_KV_TOKENS
+    room, step_positions = kv_tokens or DEFAULT_KV_TOKENS, 0
     if files.kind != "fake":
         config = read_config(files)
         vocab_size, context = config.vocab_size, config.context_length
         room = kv_tokens or default_kv_tokens(config)
-    limits = Limits(vocab_size, room, context, DEFAULT_BATCH_TOKENS, CPU_RUNNING)
+        step_positions = TILED_STEP_POSITIONS
+    limits = Limits(vocab_size, room, context, DEFAULT_BATCH_TOKENS, CPU_RUNNING, 1, step_positions)
     core = EngineCore(
         DryRunner(limits, tokenizer.token_bytes, tokenizer.eos_ids, longest=False),
         tokenizer.token_bytes,

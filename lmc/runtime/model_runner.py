@@ -26,6 +26,7 @@ from lmc.errors import InternalError, LmcError, RunError, UsageError
 from lmc.runtime.attention.base import Batch
 from lmc.runtime.attention.registry import choose_attention
 from lmc.runtime.layers import row_ops
+from lmc.runtime.limits import STEP_POSITIONS, TILED_STEP_POSITIONS
 from lmc.runtime.linear import best_dtype, linear_kinds
 from lmc.runtime.models.registry import model_class
 from lmc.runtime.request import Outcome, Segment, Step, TopTokens
@@ -111,6 +112,8 @@ class ModelRunner:
         self.seconds: dict[str, float] = {"forward": 0.0, "logits": 0.0, "sample": 0.0}
         with torch.inference_mode(), _one_torch_thread():
             self._model = self._load(weights)
+            tiled = self._products == "amx"
+            self.step_positions = TILED_STEP_POSITIONS if tiled else STEP_POSITIONS
             self._kv: KVTensors = [(self._pool(), self._pool()) for _ in range(config.layers)]
         self._attention = choose_attention(attention, config, self._team, dtype=self.dtype)
         self._sampler = Sampler(config.vocab_size, self._team)

@@ -7,7 +7,9 @@ the last of them is done. When a row ends, its place says which part of its prom
 it still want: the cache lets go of the rest first, and of that part last.
 
 Rows are started as long as those in flight fit into the KV cache to their ends: a row that is
-between two model calls would lose its states to others, and compute them again.
+between two model calls would lose its states to others, and compute them again. Where a step costs
+much whatever is in it, more rows are started than that: they fill the steps of those before them as
+long as these are short, and have to give way, and compute again, less than these steps cost.
 
 Owns        which rows of a batch are not done yet, and what those in flight will hold.
 Promises    advice only: what a row gives does not depend on when it runs.
@@ -30,11 +32,14 @@ if TYPE_CHECKING:
     from lmc.plan import Plan
     from lmc.runtime.engine import EngineCore
     from lmc.runtime.host_calls import RowTools
+    from lmc.runtime.request import Runner
     from lmc.runtime.results import RowResult
     from lmc.runtime.row import ResumeFn
     from lmc.runtime.target import Target
 
 __all__ = ["Ledger", "Place", "RowSpec", "places_of"]
+
+_DEAR_STEP = 64  # positions: where a step costs as many, twice the memory is given to rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,15 @@ class Ledger:
     """How many tokens of the KV cache the rows in flight will hold before they are done."""
 
     claimed: int = 0
+
+    def fits(self, place: Place, runner: Runner) -> bool:
+        """Whether a row is of use beside those in flight.
+
+        Up to their ends they may hold all that the cache has if a step costs no more than what is
+        in it, and up to twice as much if it costs `_DEAR_STEP` positions besides.
+        """
+        over = min(runner.step_positions, _DEAR_STEP) * runner.kv_tokens // _DEAR_STEP
+        return self.claimed + place.tokens <= runner.kv_tokens + over
 
 
 class Place:

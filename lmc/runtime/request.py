@@ -346,6 +346,7 @@ class Runner(Protocol):
     context_length: int
     kv_tokens: int
     most_repeats: int  # of a step
+    step_positions: int  # that take as long as a step does, beside those it has
 
     def run(self, step: Step) -> Outcome:
         """Compute one step."""

@@ -55,6 +55,7 @@ _log = logging.getLogger("lmc.cuda")
 
 LOGIT_ROWS = 512  # rows scored at once: bounds the memory of logits
 MASK_ROWS = 4096
+STEP_POSITIONS = 128  # a step of 4.8 ms beside prompts at 38,700 positions a second (an 8B model)
 MOST_REPEATS = 16  # of a step: what the CPU does in between is done once for so many tokens
 PLACES = 8192  # partial results of attention that graphs have room for
 TABLE = 1 << 22  # slots of a step that graphs have room for
@@ -139,6 +140,7 @@ class CudaRunner:
         self.device = torch.device(device)
         self.deterministic = deterministic
         self.most_repeats = MOST_REPEATS
+        self.step_positions = STEP_POSITIONS
         self.seconds: dict[str, float] = {"plan": 0.0, "launch": 0.0, "wait": 0.0}
         self._max_rows = max_batch_tokens
         self._group = group

@@ -52,6 +52,7 @@ class ParallelRunner:
         self.context_length = own.context_length
         self.kv_tokens = own.kv_tokens
         self.most_repeats = own.most_repeats
+        self.step_positions = own.step_positions
         self.config = known.config
         self.seconds: dict[str, float] = known.seconds
 

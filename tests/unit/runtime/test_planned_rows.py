@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,13 @@ def answer(s: State, topic: str, question: str) -> None:
     s += lmc.gen("w", max_tokens=4)
 
 
+@lmc.jit
+def talk(s: State, turns: list[str]) -> None:
+    for number, turn in enumerate(turns):
+        s += turn
+        s += lmc.gen(f"said_{number}", max_tokens=20, ignore_eos=True)
+
+
 def mixed(count: int) -> list[dict[str, str]]:
     """Rows of several topics, in turn."""
     return [{"topic": TOPICS[i % 3], "question": f"Question {i}?"} for i in range(count)]
@@ -53,6 +61,34 @@ def test_rows_that_begin_alike_run_together_where_memory_is_short() -> None:
     assert with_plan.prompt_tokens == without.prompt_tokens
     assert with_plan.evicted_tokens > 0
     assert with_plan.cached_tokens > 1.2 * without.cached_tokens
+
+
+def test_where_steps_are_dear_more_rows_share_one() -> None:
+    talks = [{"turns": [f"Turn {n} of talk {i}, go on." for n in range(3)]} for i in range(12)]
+
+    def counted(step_positions: int) -> tuple[list[str], Any]:
+        with lmc.Engine("fake", kv_tokens=600) as engine:
+            engine.core.runner.step_positions = step_positions
+            predicted = talk.predict(talks, engine=engine)
+            texts = [result.text for result in talk.run_batch(talks, engine=engine)]
+            assert predicted.exact
+            assert predicted.most.model_steps == engine.stats.model_steps
+            assert predicted.most.computed_tokens == engine.stats.computed_tokens
+            return texts, engine.stats
+
+    texts, cheap = counted(0)
+    same_texts, dear = counted(64)
+    assert texts == same_texts
+    assert dear.model_steps < 0.8 * cheap.model_steps
+    assert dear.computed_tokens > cheap.computed_tokens  # that is its price
+
+
+@pytest.mark.parametrize(("step_positions", "room"), [(0, 100), (32, 150), (64, 200), (900, 200)])
+def test_rows_in_flight_may_hold_up_to_twice_the_cache(step_positions: int, room: int) -> None:
+    runner: Any = SimpleNamespace(kv_tokens=100, step_positions=step_positions)
+    place = Place(0, Needs(np.arange(5), 40), 0, None)
+    assert Ledger(room - 40).fits(place, runner)
+    assert not Ledger(room - 39).fits(place, runner)
 
 
 def test_a_planned_batch_counts_the_same_each_time() -> None:
