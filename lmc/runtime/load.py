@@ -29,6 +29,7 @@ from lmc.runtime.tokenizer import Tokenizer
 from lmc.runtime.tool_pool import DEFAULT_TOOL_WORKERS
 
 if TYPE_CHECKING:
+    from lmc.runtime.loading_bar import Shown
     from lmc.runtime.request import Runner
     from lmc.runtime.stats import EngineStats
     from lmc.runtime.store import ModelFiles
@@ -62,6 +63,8 @@ class LocalEngine:
         tool_workers: tools of programs that run at the same time at most.
         chat_template: Jinja text, or the file it is in, instead of the model's own; "" for none.
         chat_options: variables for the chat template, such as {"enable_thinking": False}.
+        progress: of fetching and reading the model: True for a bar on standard error if that is a
+            terminal, False for none, or a function of the bytes done and the bytes in all.
 
     Raises:
         ModelError: the model cannot be found, read or fetched, or its chat template cannot be used.
@@ -84,6 +87,7 @@ class LocalEngine:
         chat_options: Mapping[str, Any] | None = None,
         deterministic: bool = False,
         tensor_parallel: int = 1,
+        progress: Shown = True,
     ) -> None:
         from lmc.runtime.store import resolve
 
@@ -100,7 +104,7 @@ class LocalEngine:
             raise UsageError(f"weights is {weights!r}", hint='use "random" or leave it out')
         self.model = model
         self.seed = seed
-        files = resolve(model)
+        files = resolve(model, progress)
         on_gpu = files.kind != "fake" and _on_gpu(device)
         if on_gpu and attention not in ("auto", "triton"):
             raise UsageError(
@@ -134,7 +138,7 @@ class LocalEngine:
             threads=threads,
             deterministic=deterministic,
         )
-        self._runner = _runner(spec, self._tokenizer, tensor_parallel)
+        self._runner = _runner(spec, self._tokenizer, tensor_parallel, progress)
         self.core = EngineCore(
             self._runner,
             self._tokenizer.token_bytes,
@@ -250,7 +254,7 @@ def rehearsal_of(model: str, kv_tokens: int | None = None) -> Rehearsal:
     return Rehearsal(target, limits, 0, tokenizer.fingerprint, tokenizer.template_fingerprint)
 
 
-def _runner(spec: RunnerSpec, tokenizer: Tokenizer, ranks: int) -> Runner:
+def _runner(spec: RunnerSpec, tokenizer: Tokenizer, ranks: int, progress: Shown) -> Runner:
     if spec.files.kind == "fake":
         if ranks > 1:
             raise UsageError("the fake model cannot be divided", hint="leave tensor_parallel out")
@@ -265,11 +269,11 @@ def _runner(spec: RunnerSpec, tokenizer: Tokenizer, ranks: int) -> Runner:
     if ranks > 1:
         from lmc.runtime.tensor_parallel.runner import start_ranks
 
-        return start_ranks(spec, ranks)
+        return start_ranks(spec, ranks, progress)
     from lmc.runtime.runners import make_runner
 
     config = read_config(spec.files)
-    return make_runner(spec, config, held_weights(spec, config))
+    return make_runner(spec, config, held_weights(spec, config, progress=progress))
 
 
 def _on_gpu(device: str) -> bool:

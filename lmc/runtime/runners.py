@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmc.runtime.config import ModelConfig
+    from lmc.runtime.loading_bar import Shown
     from lmc.runtime.request import Runner
     from lmc.runtime.store import ModelFiles
     from lmc.runtime.tensor_parallel.group import Group
@@ -52,15 +53,20 @@ class RunnerSpec:
 
 
 def held_weights(
-    spec: RunnerSpec, config: ModelConfig, shard: Shard | None = None
+    spec: RunnerSpec,
+    config: ModelConfig,
+    shard: Shard | None = None,
+    progress: Shown = False,
 ) -> dict[str, Tensor]:
     """The weights, or a rank's part of them.
 
     Args:
         config: of the whole model.
+        progress: see `loading_bar`.
 
     Raises:
         ModelError: they are not there, or do not fit.
+        CapacityError: the device has no memory for them.
     """
     import torch
 
@@ -72,8 +78,8 @@ def held_weights(
 
         dtype, device = cuda_dtype(spec.dtype), spec.device
     if spec.weights == "random":
-        return random_weights(config, dtype, device, seed=spec.seed, shard=shard)
-    return load_weights(spec.files, config, dtype, device, shard=shard)
+        return random_weights(config, dtype, device, seed=spec.seed, shard=shard, progress=progress)
+    return load_weights(spec.files, config, dtype, device, shard=shard, progress=progress)
 
 
 def make_runner(

@@ -12,28 +12,25 @@ Not here    what is in the files (`gguf_file`, `config`, `tokenizer`, `weights`)
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from lmc.disk_cache import home
 from lmc.errors import ModelError
+from lmc.runtime.loading_bar import Shown
 
 __all__ = [
     "KNOWN",
     "KnownModel",
     "ModelEntry",
     "ModelFiles",
-    "Progress",
     "home",
     "list_models",
     "pull",
     "resolve",
     "show",
 ]
-
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +97,10 @@ class ModelEntry:
     path: str | None
 
 
-def resolve(model: str, progress: Progress | None = None) -> ModelFiles:
+def resolve(model: str, progress: Shown = True) -> ModelFiles:
     """Find a model's files, and fetch them if it is a known model that was never used here.
 
-    `progress` is called while fetching; without it a bar is drawn if stderr is a terminal.
+    `progress` is for the fetching; see `loading_bar`.
 
     Raises:
         ModelError: there is no such model, or it cannot be fetched.
@@ -123,7 +120,7 @@ def resolve(model: str, progress: Progress | None = None) -> ModelFiles:
     raise _unknown(model)
 
 
-def pull(name: str, progress: Progress | None = None) -> Path:
+def pull(name: str, progress: Shown = True) -> Path:
     """Fetch a known model if it is not there, and give its path.
 
     Raises:

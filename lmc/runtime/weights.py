@@ -9,6 +9,7 @@ Costs       SmolLM2-135M from GGUF: 0.6 s and its float32 size in memory; safete
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lmc.errors import ModelError
+from lmc.errors import CapacityError, ModelError
 from lmc.runtime.config import ModelConfig
+from lmc.runtime.device_memory import is_out_of_memory
 from lmc.runtime.gguf_file import GGUFFile
 from lmc.runtime.hf_tokenizer import read_json
+from lmc.runtime.loading_bar import Shown, shown
 from lmc.runtime.store import ModelFiles
 
 if TYPE_CHECKING:
@@ -93,13 +96,18 @@ def load_weights(
     device: str | torch.device = "cpu",
     *,
     shard: Shard | None = None,
+    progress: Shown = False,
 ) -> Weights:
     """All weights of a model in `dtype` on `device`, with the shapes of `weight_shapes`.
 
     With a shard, its part of each: of safetensors files nothing else is read.
 
+    Args:
+        progress: see `loading_bar`; bytes are those of the tensors in `dtype`.
+
     Raises:
         ModelError: the files have no weights, cannot be read, or do not fit the configuration.
+        CapacityError: the device has no memory for them.
     """
     if files.path is None:
         raise ModelError(f"the model {files.name} has no weights")
@@ -107,10 +115,10 @@ def load_weights(
         if files.kind == "gguf":
             with GGUFFile(files.path) as file:
                 tensors = _gguf_tensors(file, config)
-                return _collect(tensors, config, dtype, device, files.name, shard)
+                return _collect(tensors, config, dtype, device, files.name, shard, progress)
         with contextlib.ExitStack() as opened:
             tensors = _safetensors(files.path, opened)
-            return _collect(tensors, config, dtype, device, files.name, shard)
+            return _collect(tensors, config, dtype, device, files.name, shard, progress)
 
 
 def random_weights(
@@ -120,22 +128,29 @@ def random_weights(
     *,
     seed: int = 0,
     shard: Shard | None = None,
+    progress: Shown = False,
 ) -> Weights:
     """Weights that mean nothing: normal with deviation 0.02, norms one, biases zero.
 
     The same seed gives the same weights on the same kind of device; a shard gets its part of them.
+
+    Raises:
+        CapacityError: the device has no memory for them.
     """
     generator = torch.Generator(device).manual_seed(seed)
     weights: Weights = {}
-    for name, shape in weight_shapes(config).items():
-        tensor = torch.empty(shape, dtype=dtype, device=device)
-        if name.endswith("norm.weight"):
-            tensor.fill_(1.0)
-        elif name.endswith(".bias"):
-            tensor.zero_()
-        else:
-            tensor.normal_(0.0, _STD, generator=generator)
-        weights[name] = tensor if shard is None else tensor[shard.where(name, config)].clone()
+    shapes = weight_shapes(config)
+    with _counting(shapes, dtype, device, "making random weights", progress) as count:
+        for name, shape in shapes.items():
+            tensor = torch.empty(shape, dtype=dtype, device=device)
+            if name.endswith("norm.weight"):
+                tensor.fill_(1.0)
+            elif name.endswith(".bias"):
+                tensor.zero_()
+            else:
+                tensor.normal_(0.0, _STD, generator=generator)
+            weights[name] = tensor if shard is None else tensor[shard.where(name, config)].clone()
+            count(name)
     return weights
 
 
@@ -154,6 +169,7 @@ def _collect(
     device: str | torch.device,
     model: str,
     shard: Shard | None,
+    progress: Shown,
 ) -> Weights:
     """Read what the configuration asks for, and refuse files that have anything else."""
     shapes = weight_shapes(config)
@@ -168,16 +184,49 @@ def _collect(
                 hint="the files are of another architecture, or not complete",
             )
     weights: Weights = {}
-    for name, shape in shapes.items():
-        source = tensors[name]
-        if source.shape != shape:
-            raise ModelError(
-                f"the tensor {name} of {model} has the shape {source.shape}, not {shape}",
-                hint="the weights and the configuration are of different models",
-            )
-        tensor = source.read(_WHOLE if shard is None else shard.where(name, config))
-        weights[name] = tensor.to(device=device, dtype=dtype).contiguous()
+    with _counting(shapes, dtype, device, f"loading {model}", progress) as count:
+        for name, shape in shapes.items():
+            source = tensors[name]
+            if source.shape != shape:
+                raise ModelError(
+                    f"the tensor {name} of {model} has the shape {source.shape}, not {shape}",
+                    hint="the weights and the configuration are of different models",
+                )
+            tensor = source.read(_WHOLE if shard is None else shard.where(name, config))
+            # a device converts faster, and what it converts is one tensor
+            weights[name] = tensor.to(device).to(dtype).contiguous()
+            count(name)
     return weights
+
+
+@contextlib.contextmanager
+def _counting(
+    shapes: Shapes, dtype: torch.dtype, device: str | torch.device, title: str, progress: Shown
+) -> Iterator[Callable[[str], None]]:
+    """A function to call after each tensor: it is shown how far that is.
+
+    Raises:
+        CapacityError: in the block, memory was short.
+    """
+    sizes = {name: math.prod(shape) * dtype.itemsize for name, shape in shapes.items()}
+    total, done = sum(sizes.values()), 0
+    with shown(title, total, progress) as report:
+
+        def count(name: str) -> None:
+            nonlocal done
+            done += sizes[name]
+            report(done, total)
+
+        try:
+            yield count
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise CapacityError(
+                f"{device} has no memory for the weights: {done >> 20} of {total >> 20} MiB fit",
+                hint="use a smaller model, another dtype or tensor_parallel; "
+                "`lmc doctor` shows how much memory is free",
+            ) from error
 
 
 def _listed(names: set[str]) -> str:

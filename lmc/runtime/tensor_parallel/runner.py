@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lmc.errors import LmcError, UsageError
+from lmc.runtime.loading_bar import Shown
 from lmc.runtime.request import Flight, Outcome, Runner, Step
 from lmc.runtime.runners import (
     RunnerSpec,
@@ -143,11 +144,12 @@ class _Flight:
             yield one
 
 
-def start_ranks(spec: RunnerSpec, size: int) -> ParallelRunner:
+def start_ranks(spec: RunnerSpec, size: int, progress: Shown = False) -> ParallelRunner:
     """A runner whose model is divided among `size` processes, this one among them.
 
     Args:
         spec: with the device "cpu" or "cuda"; rank n takes the n-th CUDA device.
+        progress: of this process's reading of its weights; see `loading_bar`.
 
     Raises:
         UsageError: the model cannot be divided so, or there are fewer devices.
@@ -171,7 +173,7 @@ def start_ranks(spec: RunnerSpec, size: int) -> ParallelRunner:
     try:
         tasks = [Task(spec, config, Shard(n, size), folder / "meeting") for n in range(size)]
         workers = Workers(tasks[1:])
-        ready = _first(tasks[0], workers, folder)
+        ready = _first(tasks[0], workers, folder, progress)
     except Exception as error:
         if workers is not None and (workers.failed() or not isinstance(error, LmcError)):
             problem = workers.problem(PATIENCE, error)  # says more than what followed from it
@@ -187,13 +189,13 @@ def start_ranks(spec: RunnerSpec, size: int) -> ParallelRunner:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _first(task: Task, workers: Workers, folder: Path) -> ParallelRunner:
+def _first(task: Task, workers: Workers, folder: Path, progress: Shown) -> ParallelRunner:
     """The first part of a model, and what makes it the whole."""
     import torch
 
     spec = spec_of_rank(task.spec, task.shard)
     device = torch.device(spec.device)
-    weights = held_weights(spec, task.config, task.shard)
+    weights = held_weights(spec, task.config, task.shard, progress)
     workers.wait_for(LOADED)
     group = TorchGroup(
         task.shard, task.meeting, device, exact=spec.deterministic, lost=workers.failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import transformers
 from safetensors.torch import save_file
 from tiny_models import write_gguf
 
-from lmc.errors import ModelError
+from lmc.errors import CapacityError, ModelError
 from lmc.runtime.config import ModelConfig, config_from_gguf, config_from_hf
 from lmc.runtime.gguf_file import GGUFFile
 from lmc.runtime.hf_tokenizer import read_json
@@ -291,3 +292,52 @@ def test_the_default_model_answers_as_transformers_computes_it() -> None:
     with torch.inference_mode():
         made = model.generate(torch.tensor([ids]), max_new_tokens=1, do_sample=False)
     assert tokenizer.decode(made[0].tolist()) == "The capital of France is Paris"
+
+
+@pytest.mark.parametrize("how", ["files", "random"])
+def test_a_function_hears_how_far_it_is(how: str, tmp_path: Path) -> None:
+    saved(tmp_path)
+    config = config_from_hf(read_json(tmp_path / "config.json"))
+    told: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        told.append((done, total))
+
+    if how == "files":
+        files = ModelFiles("tiny", "hf", tmp_path)
+        weights = load_weights(files, config, torch.bfloat16, progress=progress)
+    else:
+        weights = random_weights(config, torch.bfloat16, progress=progress)
+    size = 2 * sum(weight.numel() for weight in weights.values())
+    assert told[-1] == (size, size)
+    assert len(told) == len(weights)
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+
+
+@pytest.mark.parametrize(("terminal", "wanted"), [(True, True), (True, False), (False, True)])
+def test_a_bar_is_drawn_in_a_terminal_only(
+    terminal: bool,
+    wanted: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    saved(tmp_path)
+    config = config_from_hf(read_json(tmp_path / "config.json"))
+    capsys.readouterr()  # what transformers said
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    load_weights(ModelFiles("tiny", "hf", tmp_path), config, torch.float32, progress=wanted)
+    out, err = capsys.readouterr()
+    assert not out
+    assert ("loading tiny" in err) is (terminal and wanted)
+
+
+def test_a_device_without_room_for_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_from_hf(model_of("llama").config.to_dict())
+
+    def no(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "empty", no)
+    with pytest.raises(CapacityError, match="cpu has no memory for the weights: 0 of 0 MiB"):
+        random_weights(config, torch.float32)
