@@ -80,6 +80,7 @@ _BOX_STYLES = {
     "lm.gen": "style=filled, fillcolor=gold",
     "lm.select": "style=filled, fillcolor=gold",
     "flow.if": "shape=diamond",
+    "flow.switch": "shape=diamond",
     "ret": "style=bold",
     "flow.resume": "style=bold",
 }

@@ -18,7 +18,7 @@ from lmc.ir.attributes import suggestion
 from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
 from lmc.ir.ops import HostCall, If, Pure, Resume, Ret, op_class, op_names
 from lmc.ir.printer import hint_of
-from lmc.ir.types import Type, parse_type
+from lmc.ir.types import BOOL, Type, parse_type
 
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
@@ -33,6 +33,7 @@ _READABLE = {
     "WORD": "a name",
     "RET": "`ret`",
     "IF": "`flow.if`",
+    "SWITCH": "`flow.switch`",
     "RESUME": "`flow.resume`",
     "_NL": "the end of the line",
     "$END": "the end of the text",
@@ -198,7 +199,42 @@ class _Reader:
 
     def region(self, block: Tree[Token], outer: Mapping[str, Value]) -> Region:
         scope = dict(outer)
-        return Region(tuple(self.node(tree, scope) for tree in _trees(block)))
+        nodes: list[Node] = []
+        for tree in _trees(block):
+            *results, body = _trees(tree)
+            if body.data != "switch":
+                nodes.append(self.node(tree, scope))
+            elif results:
+                raise self.error_at(_token(body.children[0]), "flow.switch: defines no values")
+            else:
+                nodes += self.switch(body, scope)
+        return Region(tuple(nodes))
+
+    def switch(self, body: Tree[Token], scope: Mapping[str, Value]) -> tuple[Node, ...]:
+        """The comparisons and ifs that a `flow.switch` stands for."""
+        head, subject = _token(body.children[0]), _token(body.children[1])
+        *cases, default = _trees(body)
+        value = self.operand(subject, scope)
+        ways: dict[str, tuple[Token, Region]] = {}
+        for case in cases:
+            token = _token(case.children[0])
+            text = self.literal(token)
+            if text in ways:
+                raise self.error_at(token, f"flow.switch: the case {token} is given twice")
+            ways[text] = token, self.region(cast("Tree[Token]", case.children[1]), scope)
+        rest = self.region(default, scope)
+        for text, (token, way) in reversed(ways.items()):
+            compares = Pure("text.eq", (value, Const(text)))
+            try:
+                compares.verify()
+            except IRError:
+                raise self.error_at(
+                    subject, f"flow.switch: {subject} must be of type text, found {value.type}"
+                ) from None
+            holds = Value(BOOL)
+            at = Location(self.source, token.line or head.line or 1) if self.source else None
+            rest = Region((Node(compares, (holds,), at), Node(If(holds, way, rest), (), at)))
+        return rest.nodes
 
     def node(self, tree: Tree[Token], scope: dict[str, Value]) -> Node:
         """The node of a tree `node`; defines its results in `scope`."""

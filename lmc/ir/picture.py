@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from lmc.ir.attributes import spell
 from lmc.ir.core import Program, Region, Value
 from lmc.ir.ops import If
 from lmc.ir.printer import name_values, printed_lines
+from lmc.ir.switches import Switch, switches_of
 from lmc.ir.types import STATE
 
 __all__ = ["Arrow", "Box", "Group", "Picture", "picture_of", "pruned"]
@@ -112,6 +114,7 @@ class _Drawing:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.names = name_values(program)
+        self.switches = switches_of(program.body)
         self.lines = {id(ln.node): ln.text for ln in printed_lines(program) if ln.node}
         self.arrows: list[Arrow] = []
         self.made_by: dict[Value, str] = {}
@@ -129,6 +132,9 @@ class _Drawing:
         group_id = f"g{self.count}"
         inner: list[Group] = []
         for node in region.nodes:
+            if switch := self.switches.get(id(node)):
+                boxes.append(self.switch(switch, inner))
+                break
             box_id = f"n{self.count}"
             self.count += 1
             line = self.lines[id(node)].strip().removesuffix(" {")
@@ -143,6 +149,25 @@ class _Drawing:
             self.made_by.update((value, box_id) for value in node.results)
             if isinstance(node.op, If):
                 for way, part in (("then", node.op.then), ("else", node.op.orelse)):
-                    self.arrows.append(Arrow(box_id, f"n{self.count}", way, "control"))
-                    inner.append(self.group(part, way, []))
+                    self.way(box_id, part, way, inner)
         return Group(group_id, label, tuple(boxes), tuple(inner))
+
+    def switch(self, switch: Switch, inner: list[Group]) -> Box:
+        """The box of a switch, which has the number of its first `if`; adds the ways to `inner`."""
+        box_id = f"n{self.count + 1}"
+        name = f"%{self.names[switch.subject]}"
+        self.arrows.append(Arrow(self.made_by[switch.subject], box_id, name, "data"))
+        for case in switch.cases:
+            self.count += 2
+            self.way(box_id, case.way, spell(case.text), inner)
+        self.way(box_id, switch.default, "else", inner)
+        return Box(box_id, f"flow.switch {name}", "flow.switch")
+
+    def way(self, box_id: str, way: Region, label: str, inner: list[Group]) -> None:
+        """An arrow into a way, and its boxes."""
+        self.arrows.append(Arrow(box_id, f"n{self.first_of(way)}", label, "control"))
+        inner.append(self.group(way, label, []))
+
+    def first_of(self, region: Region) -> int:
+        """The number of the first box of a region that comes next."""
+        return self.count + (id(region.nodes[0]) in self.switches)

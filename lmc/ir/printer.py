@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lmc.errors import Location
 from lmc.ir.attributes import spell, spell_key
 from lmc.ir.core import Const, Node, Operand, Program, Region, Value
 from lmc.ir.ops import HostCall, If, Resume, Ret
+from lmc.ir.switches import Switch, switches_of
 from lmc.ir.types import BOOL, FLOAT, INT, STATE, TEXT, Type
 
 __all__ = ["Line", "name_values", "print_program", "printed_lines"]
@@ -68,10 +69,14 @@ def name_values(program: Program) -> dict[Value, str]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A printed line and the node that it shows; None for the header and for braces."""
+    """A printed line and the node that it shows; None for the header and for braces.
+
+    A line of a `flow.switch` shows an `if`, and beside it the comparison that it asks for.
+    """
 
     text: str
     node: Node | None = None
+    beside: Node | None = None
 
 
 class _Printer:
@@ -81,6 +86,7 @@ class _Printer:
         self.program = program
         self.names = name_values(program) if names is None else names
         self.locations = locations
+        self.switches = switches_of(program.body)
         self.lines: list[Line] = []
 
     def operand(self, operand: Operand) -> str:
@@ -107,22 +113,43 @@ class _Printer:
         header = f"program @{spell_key(program.name)}({params})"
         self.lines.append(Line(" ".join(filter(None, (header, _attributes(held), "{")))))
         # nested regions are shown with a stack: programs may be nested deeper than Python's stack
-        # each entry: what is left of a region, and the region that follows after `else`
-        stack: list[tuple[Iterator[Node], Region | None]] = [(iter(program.body.nodes), None)]
+        # each entry: what is left of a region, and the regions that follow it, with their lines
+        stack: list[tuple[Iterator[Node], list[tuple[Line, Region]]]]
+        stack = [(iter(program.body.nodes), [])]
         while stack:
-            nodes, orelse = stack[-1]
+            nodes, others = stack[-1]
             indent = "  " * len(stack)
             if node := next(nodes, None):
-                self.lines.append(Line(indent + self.node(node) + self.place(node.at), node))
-                if isinstance(node.op, If):
-                    stack.append((iter(node.op.then.nodes), node.op.orelse))
-            elif orelse:
-                self.lines.append(Line(indent[2:] + "} else {"))
-                stack[-1] = iter(orelse.nodes), None
+                if switch := self.switches.get(id(node)):
+                    ways = list(self.ways(switch))
+                    next(nodes)  # the `if`
+                else:
+                    line = Line(self.node(node) + self.place(node.at), node)
+                    ways = [(line, Region(()))]
+                    if isinstance(node.op, If):
+                        ways = [(line, node.op.then), (Line("} else {"), node.op.orelse)]
+                (line, way), *others = ways
+                self.lines.append(replace(line, text=indent + line.text))
+                if isinstance(node.op, If) or switch:
+                    stack.append((iter(way.nodes), others))
+            elif others:
+                line, way = others.pop(0)
+                self.lines.append(replace(line, text=indent[2:] + line.text))
+                stack[-1] = iter(way.nodes), others
             else:
                 self.lines.append(Line(indent[2:] + "}"))
                 stack.pop()
         return self.lines
+
+    def ways(self, switch: Switch) -> Iterator[tuple[Line, Region]]:
+        """The ways of a switch, each with the line that it stands behind."""
+        head = f"flow.switch {self.operand(switch.subject)}"
+        for case in switch.cases:
+            place = self.place(case.branches.at)
+            text = f"{head} case {spell(case.text)} {{{place}"
+            yield Line(text, case.branches, case.compares), case.way
+            head = "}"
+        yield Line("} else {"), switch.default
 
     def place(self, at: Location | None) -> str:
         return f"  // {at}" if self.locations and at else ""

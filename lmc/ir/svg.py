@@ -14,7 +14,13 @@ CHARACTER = 6.7  # pixels: width of a character of that font
 BOX_HEIGHT = 24
 LAYER_GAP = 44
 
-_FILLS = {"param": "#ffffff", "lm.gen": "#ffd75e", "lm.select": "#ffd75e", "flow.if": "#dfe8f5"}
+_FILLS = {
+    "param": "#ffffff",
+    "lm.gen": "#ffd75e",
+    "lm.select": "#ffd75e",
+    "flow.if": "#dfe8f5",
+    "flow.switch": "#dfe8f5",
+}
 _STROKES = {
     "state": 'stroke="#333" stroke-width="2"',
     "data": 'stroke="#4682b4" stroke-dasharray="5 3"',

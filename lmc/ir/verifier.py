@@ -124,7 +124,12 @@ class _Check:
             return rule
         if self.lines is None:
             printed = enumerate(printed_lines(self.program), 1)
-            self.lines = {id(line.node): (nth, line) for nth, line in printed if line.node}
+            self.lines = {
+                id(node): (nth, line)
+                for nth, line in printed
+                for node in (line.node, line.beside)
+                if node is not None
+            }
         number, line = self.lines[id(node)]
         return f"line {number}: `{line.text.strip()}`: {rule}{_place(node.at)}"
 

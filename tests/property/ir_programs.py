@@ -286,6 +286,23 @@ class _Maker:
             for inner in (then, orelse):
                 self.region(inner, visible, calls, depth - 1, alive, made_calls)
             body.terminate(If(condition, then.freeze(), orelse.freeze()))
+        elif (
+            depth
+            and self.draw(st.integers(0, 2)) == 0
+            and isinstance(subject := self.operand(visible, TEXT), Value)
+        ):
+            # a chain of comparisons, as a `match` makes it
+            open_ifs = []
+            texts = self.draw(st.lists(self.literals[TEXT], min_size=1, max_size=3))
+            for text in texts:
+                (holds,) = body.add(Pure("text.eq", (subject, Const(text))))
+                then, orelse = body.inner(), body.inner()
+                self.region(then, visible, calls, depth - 1, alive, made_calls)
+                open_ifs.append((body, holds, then, orelse))
+                body = orelse
+            self.region(body, visible, calls, depth - 1, alive, made_calls)
+            for outer, holds, then, orelse in reversed(open_ifs):
+                outer.terminate(If(holds, then.freeze(), orelse.freeze()))
         elif self.draw(st.integers(0, 4)) == 0:
             reason = self.draw(self.literals[TEXT])
             body.terminate(Resume(tuple(calls), reason, self.some(visible)))

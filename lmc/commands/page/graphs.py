@@ -108,6 +108,8 @@ def _label(
     found = _node_of(box, nodes)
     if box.op == "more":
         return "…", box.label
+    if box.op == "flow.switch":
+        return "switch", box.label.removeprefix("flow.switch ")
     if found is None:
         param = program.params[int(box.id[1:])]
         return f"%{names[param]}", f"argument, {param.type}"
