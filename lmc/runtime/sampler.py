@@ -47,6 +47,7 @@ __all__ = [
     "draw",
     "greatest",
     "keys_of_draw",
+    "keys_of_draws",
     "noise",
     "scramble",
 ]
@@ -84,6 +85,28 @@ def keys_of_draw(sampling: Sampling, position: int) -> tuple[int, int]:
     for part in (seed & 0xFFFF_FFFF, seed >> 32, sampling.row, sampling.draw, position):
         keys = scramble(keys ^ np.uint32(part & 0xFFFF_FFFF))
     return int(keys[0]), int(keys[1])
+
+
+def keys_of_draws(
+    samplings: Sequence[Sampling], positions: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint32]:
+    """Like `keys_of_draw`, for many draws at once; shape (draws, 2)."""
+    fields = np.array(
+        [[s.seed & 0xFFFF_FFFF_FFFF_FFFF, s.row & 0xFFFF_FFFF, s.draw & 0xFFFF_FFFF]
+         for s in samplings],
+        np.uint64,
+    ).reshape(-1, 3)  # fmt: skip
+    keys = np.empty((len(samplings), 2), np.uint32)
+    keys[:] = (1, 2)
+    low = np.uint64(0xFFFF_FFFF)
+    seeds = fields[:, 0]
+    parts = (
+        seeds & low, seeds >> np.uint64(32), fields[:, 1], fields[:, 2],
+        positions.astype(np.uint64) & low,
+    )  # fmt: skip
+    for part in parts:
+        keys = scramble(keys ^ part.astype(np.uint32)[:, None])
+    return keys
 
 
 def noise(ids: npt.NDArray[np.integer], keys: tuple[int, int]) -> npt.NDArray[np.float64]:
@@ -239,6 +262,7 @@ class Sampler:
         masks: list[MaskArray | None] = []
         rows = np.zeros((len(wishes), 5), np.int64)
         temperatures = np.zeros(len(wishes))
+        drawn: list[int] = []
         for i, wish in enumerate(wishes):
             if wish is None:
                 masks.append(None)
@@ -255,8 +279,12 @@ class Sampler:
             rows[i, 0] = 1
             if wish.sampling.temperature > 0:
                 rows[i, 0] = 2
-                rows[i, 2:4] = keys_of_draw(wish.sampling, wish.position)
+                drawn.append(i)
                 temperatures[i] = wish.sampling.temperature
+        if drawn:
+            asked = [wish for wish in map(wishes.__getitem__, drawn) if wish is not None]
+            positions = np.array([wish.position for wish in asked], np.int64)
+            rows[drawn, 2:4] = keys_of_draws([wish.sampling for wish in asked], positions)
         tokens = np.full(len(wishes), -1, np.int64)
         normalizers = np.zeros(len(wishes))
         self._kernel(

@@ -21,9 +21,9 @@ from lmc.runtime.cuda.masks import MaskArena
 from lmc.runtime.cuda.sampling_kernels import choose_tokens, scan_scores
 from lmc.runtime.cuda.staging import Staging
 from lmc.runtime.request import Sampling
-from lmc.runtime.sampler import Wish, scramble
+from lmc.runtime.sampler import Wish, keys_of_draws
 
-__all__ = ["DeviceSampler", "Drawn", "keys_of_draws"]
+__all__ = ["DeviceSampler", "Drawn"]
 
 PIECE = 4096  # tokens a program goes over
 NUMBERS = 6  # int32 of a row: kind, two keys, row of the mask, temperature (two words)
@@ -36,28 +36,6 @@ class Drawn:
     tokens: Tensor
     logprobs: Tensor
     normalizers: Tensor
-
-
-def keys_of_draws(
-    samplings: Sequence[Sampling], positions: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint32]:
-    """Like `sampler.keys_of_draw`, for many draws; shape (draws, 2)."""
-    fields = np.array(
-        [[s.seed & 0xFFFF_FFFF_FFFF_FFFF, s.row & 0xFFFF_FFFF, s.draw & 0xFFFF_FFFF]
-         for s in samplings],
-        np.uint64,
-    ).reshape(-1, 3)  # fmt: skip
-    keys = np.empty((len(samplings), 2), np.uint32)
-    keys[:] = (1, 2)
-    low = np.uint64(0xFFFF_FFFF)
-    seeds = fields[:, 0]
-    parts = (
-        seeds & low, seeds >> np.uint64(32), fields[:, 1], fields[:, 2],
-        positions.astype(np.uint64) & low,
-    )  # fmt: skip
-    for part in parts:
-        keys = scramble(keys ^ part.astype(np.uint32)[:, None])
-    return keys
 
 
 class DeviceSampler:

@@ -21,6 +21,7 @@ from lmc.runtime.sampler import (
     allowed_tokens,
     draw,
     keys_of_draw,
+    keys_of_draws,
     noise,
     scramble,
 )
@@ -196,6 +197,17 @@ def test_each_part_of_the_key_matters() -> None:
     keys.add(keys_of_draw(base, 5))
     assert len(keys) == 8
     assert keys_of_draw(replace(base, temperature=0.3, top_k=4), 4) in keys
+
+
+def test_keys_of_many_draws_are_those_of_each() -> None:
+    samplings = [
+        Sampling(seed=seed, row=row, draw=draw)
+        for seed in (0, 7, -1, 1 << 40) for row in (0, 3) for draw in (0, 1 << 33)
+    ]  # fmt: skip
+    positions = np.arange(len(samplings))
+    keys = keys_of_draws(samplings, positions)
+    for sampling, position, pair in zip(samplings, positions, keys.tolist(), strict=True):
+        assert tuple(pair) == keys_of_draw(sampling, int(position))
 
 
 def test_noise_is_what_it_was() -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lmc.runtime.adjustment import Adjustment
-from lmc.runtime.cuda.sampler import DeviceSampler, keys_of_draws
+from lmc.runtime.cuda.sampler import DeviceSampler
 from lmc.runtime.cuda.staging import Staging
 from lmc.runtime.request import Sampling
-from lmc.runtime.sampler import Wish, draw, keys_of_draw
+from lmc.runtime.sampler import Wish, draw
 
 VOCABULARY = 5000
 
@@ -88,14 +88,3 @@ def test_more_masks_than_the_arena_holds(device: str) -> None:
         rows = sampler.prepare(wishes, np.zeros(3, np.int64), staging)
         assert sampler.draw(logits, rows).tokens.tolist() == [at, at + 1, at + 2]
         staging.reset()
-
-
-def test_keys_of_many_draws_are_those_of_each() -> None:
-    samplings = [
-        Sampling(seed=seed, row=row, draw=draw)
-        for seed in (0, 7, -1, 1 << 40) for row in (0, 3) for draw in (0, 1 << 33)
-    ]  # fmt: skip
-    positions = np.arange(len(samplings))
-    keys = keys_of_draws(samplings, positions)
-    for sampling, position, pair in zip(samplings, positions, keys.tolist(), strict=True):
-        assert tuple(pair) == keys_of_draw(sampling, int(position))
