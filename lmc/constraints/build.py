@@ -211,7 +211,8 @@ class Builder:
             if low == high:
                 return free
             least = alphabet.least_bytes(chars) if ends else 0
-            return arena.rule(make, plain=True, least=least, empty_text=not ends)
+            # Whatever is read, what leaves the tree is free, and what stays in it can still leave.
+            return arena.rule(make, plain=True, least=least, empty_text=not ends, roams=chars)
 
         return below(0, len(texts), 0)
 

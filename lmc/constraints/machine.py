@@ -28,6 +28,7 @@ from lmc.constraints.build import Builder
 from lmc.constraints.charset import CharSet
 from lmc.constraints.derivatives import Derivatives
 from lmc.constraints.expression import Expression
+from lmc.constraints.roaming import Roaming
 from lmc.constraints.terms import Arena, Kind, Term
 from lmc.constraints.widening import Widening
 
@@ -54,6 +55,8 @@ class Machine:
         alive: uint64, shape (capacity, words): the classes that lead to a state, of filled rows.
         loops: int32, shape (capacity,): for filled rows, the name of the set of first bytes that
             the state loops over (`loop_sets`), 0 if there are none to speak of.
+        roams: int32, shape (capacity,): for all states, the name of a set of first bytes of which
+            any text may come next, 0 if there are none to speak of; see `Roaming`.
         below: uint64, shape (nodes, words): the classes that can still come of each node.
         start: the first place, or None if nothing matches.
     """
@@ -70,7 +73,11 @@ class Machine:
         self._least: dict[int, int] = {}
         self._next_bytes: dict[int, int] = {}
         myself = weakref.proxy(self)  # no cycle: a machine goes as soon as nobody holds it
-        self._widening = Widening(self._derivatives, lambda t: bool(myself._is_live(t)), FAR)
+
+        def is_live(term: Term) -> bool:
+            return bool(myself._is_live(term))
+
+        self._widening = Widening(self._derivatives, is_live, FAR)
         self.nodes = len(self.alphabet.spelling.below)
         self._words = (self.alphabet.size + 63) // 64
         self.below = np.array(
@@ -80,9 +87,11 @@ class Machine:
         self.filled = np.zeros(16, dtype=np.uint8)
         self.alive = np.zeros((16, self._words), dtype=np.uint64)
         self.loops = np.zeros(16, dtype=np.int32)
+        self.roams = np.zeros(16, dtype=np.int32)
         self.loop_sets = [0]
         self._loop_names: dict[int, int] = {}
         self._indices: dict[int, npt.NDArray[np.int64]] = {}
+        self._roaming = Roaming(self.alphabet.weight, is_live)
         self.start = self._number(first) * self.nodes if self._is_live(first) else None
         self._derivatives.arena.make_bodies(_MOST_AT_ONCE)
         if self.start is not None:
@@ -109,6 +118,9 @@ class Machine:
                 self._grow()
             self._terms.append(term)
             self._accepting.append(self._derivatives.nullable(term))
+            mask = self._roaming.of(term)
+            if mask:
+                self.roams[number] = self._loop_name(mask)
             self._numbers[term] = number
         return number
 
@@ -122,6 +134,7 @@ class Machine:
         self.rows = doubled(self.rows, UNKNOWN)
         self.alive = doubled(self.alive, 0)
         self.loops = doubled(self.loops, 0)
+        self.roams = doubled(self.roams, 0)
         self.filled = doubled(self.filled, 0)
 
     def fill(self, state: int) -> None:
@@ -361,7 +374,7 @@ class Machine:
                     heapq.heappush(heap, (total, target))
         raise AssertionError("a state that exists can be completed")
 
-    def room(self, state: int, classes: int) -> tuple[int, int, int] | None:
+    def room(self, state: int, classes: int) -> tuple[int, int, int, int] | None:
         """How many characters of `classes` may follow in a row, surely and at most.
 
         See `Widening.room`; instead of classes, the bytes with which their characters begin.
@@ -370,8 +383,23 @@ class Machine:
             found = self._widening.room(self._terms[state], classes)
         if found is None:
             return None
-        sure, most, out = found
-        return sure, most, self.alphabet.spelling.bytes_of(0, out)
+        sure, most, ones, out = found
+        return sure, most, self.alphabet.firsts(ones), self.alphabet.spelling.bytes_of(0, out)
+
+    def surely_fits(self, state: int, text: bytes, chars: int) -> bool:
+        """Whether a counter, of which `room` was asked, surely has room for `text` and an end.
+
+        Args:
+            chars: how many characters it has, all of the counted part.
+        """
+        with self._lock:
+            found = self._widening.counted_front(self._terms[state])
+            if found is None:
+                return False
+            member, high = found
+            after, node = divmod(self.run(self._number(member) * self.nodes, text), self.nodes)
+            # A text of so many bytes has no more items; and plain terms say their least exactly.
+            return after >= 0 and node == 0 and chars + self._terms[after].least <= high
 
     def widened(self, place: int, limit: int) -> int:
         """A place from which the same next `limit` bytes are possible, the same for many places.

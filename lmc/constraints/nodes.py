@@ -71,12 +71,17 @@ class Term:
 
 
 class Rule(Term):
-    """A VAR whose body is made when it is first asked for; made by an `Arena` only."""
+    """A VAR whose body is made when it is first asked for; made by an `Arena` only.
 
-    __slots__ = ("made", "make")
+    Attributes:
+        roams: the classes of which any text may come next, however long; see `roaming`.
+    """
+
+    __slots__ = ("made", "make", "roams")
 
     make: Callable[[], Term]
     made: Term
+    roams: int
 
     def forget(self) -> None:
         """Let go of the body and of what makes it."""

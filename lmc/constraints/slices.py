@@ -47,6 +47,7 @@ class Slice:
         foreign: int32: the nodes of the trie where a foreign character begins, ascending.
         foreign_before: int16: for each of them, where the last foreign one before it ends.
         foreign_chars: int16: and how many characters stand before it.
+        alone: bool, shape (nodes,): whether from this node on there are only own characters.
     """
 
     inside: npt.NDArray[np.bool_]
@@ -59,6 +60,7 @@ class Slice:
     foreign: npt.NDArray[np.int32]
     foreign_before: npt.NDArray[np.int16]
     foreign_chars: npt.NDArray[np.int16]
+    alone: npt.NDArray[np.bool_]
 
 
 _any = Alphabet([]).spelling
@@ -78,10 +80,12 @@ def slice_of(trie: Trie, firsts: int, kernel: Callable[..., Any] | None = None) 
     foreign = np.empty(len(trie), dtype=np.int32)
     before = np.empty(len(trie), dtype=np.int16)
     chars_before = np.empty(len(trie), dtype=np.int16)
+    alone = np.ones(len(trie), dtype=np.bool_)
     stacks = np.zeros((3, trie.longest + 1), dtype=np.int32)
     found = (kernel or sliced)(
         trie.byte, trie.depth, trie.skip, trie.tokens, trie.tokens_at, inside, _any.first,
         _any.later, stacks, chars, foreign_end, foreign, before, chars_before,
+        alone,
     )  # fmt: skip
     row = chars > 0
     for made in (row, chars):
@@ -97,6 +101,7 @@ def slice_of(trie: Trie, firsts: int, kernel: Callable[..., Any] | None = None) 
         foreign=foreign[:found].copy(),
         foreign_before=before[:found].copy(),
         foreign_chars=chars_before[:found].copy(),
+        alone=alone,
     )
 
 
@@ -115,8 +120,9 @@ def sliced(
     foreign: npt.NDArray[np.int32],
     before: npt.NDArray[np.int16],
     chars_before: npt.NDArray[np.int16],
+    alone: npt.NDArray[np.bool_],
 ) -> int:
-    """Go through the trie; writes the last five, and returns how many places are foreign.
+    """Go through the trie; writes the last six, and returns how many places are foreign.
 
     A byte in the middle of a character, where none was begun, counts as a foreign character: a
     token may begin with it.
@@ -132,6 +138,7 @@ def sliced(
         if node == 0:
             node = first[b]
             if not inside[b]:
+                alone[at] = False
                 foreign[found] = at
                 before[found] = end
                 chars_before[found] = count
@@ -145,6 +152,7 @@ def sliced(
                 end = d
             node = later[node, b & 63] if b & 0xC0 == 0x80 else -1
             if node == -1:
+                alone[at] = False
                 at = skip[at]
                 continue
         if node < -1:
@@ -157,4 +165,10 @@ def sliced(
             if end == 0:
                 chars[tokens[i]] = count
         at += 1
+    next = len(byte)
+    for at in range(len(byte) - 1, -1, -1):
+        if not alone[at]:
+            next = at
+        elif next < skip[at]:
+            alone[at] = False
     return found

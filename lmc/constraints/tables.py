@@ -131,6 +131,14 @@ class TokenTable:
         machine, trie = self.machine, self.vocabulary.trie
         state, node = divmod(place, machine.nodes)
         if node == 0 and kernels_ready(trie):
+            loop = int(machine.roams[state])
+            if loop:
+                firsts = machine.loop_sets[loop]
+                part = self.vocabulary.slice(firsts)
+                if part.count >= _WIDE_SLICE:
+                    found, gone = walk_beside(machine, trie, state, part, loop)
+                    classes = machine.alphabet.classes_of(firsts)
+                    return _Found(part, part.most_chars, found, gone, classes)
             ahead, mask = machine.most(state)
             wide = machine.alphabet.weight(mask) >= _WIDE_SET
             if wide:
@@ -190,22 +198,31 @@ class TokenTable:
         """Which of the long tokens of a wider place may not come at `place`."""
         if not len(long):
             return long
-        room, sizes = None, self.vocabulary.sizes
+        room = None
         if found.base is not None and self.vocabulary.trie.longest <= FAR:
             room = self.machine.room(place // self.machine.nodes, found.classes)
         if room is not None and found.base is not None:
-            sure, most, out = room
+            sure, most, ones, out = room
+            gone: list[int] = []
+            doubtful: list[int] = []
+            begin, end, rest = bytes(bits(ones)), bytes(bits(out)), bytes(range(0x80, 0xC0))
             count = found.base.chars[long]
-            doubtful = long[(count > sure) & (count <= most)].tolist()
-            others = long[count == 0]
-            for token, size in zip(others.tolist(), sizes[others].tolist(), strict=True):
+            asked = (count == 0) | (count > sure)
+            for token, chars in zip(long[asked].tolist(), count[asked].tolist(), strict=True):
                 text = self.vocabulary.token_bytes[token] or b""
-                if size > sure or any(out >> byte & 1 for byte in text):
+                if not chars and not text.translate(None, begin + rest):
+                    chars = len(text.translate(None, rest))
+                if len(text.translate(None, end)) < len(text) or (not chars and len(text) > sure):
+                    doubtful.append(token)
+                elif chars > most:
+                    gone.append(token)
+                elif chars > sure and not self.machine.surely_fits(
+                    place // self.machine.nodes, text, chars
+                ):
                     doubtful.append(token)
             if len(doubtful) <= _MOST_STEPPED:
-                gone = [t for t in doubtful if self.step(place, t) == DEAD]
-                beyond = long[count > most]
-                return np.concatenate((beyond, np.array(gone, dtype=np.int32))) if gone else beyond
+                gone += [t for t in doubtful if self.step(place, t) == DEAD]
+                return np.array(gone, dtype=np.int32)
         allowed = walk(self.machine, self.vocabulary.trie, place, above=_ORDINARY)
         return np.setdiff1d(long, allowed)
 

@@ -382,15 +382,23 @@ class Arena:
         term.marked = marked
         return term
 
-    def rule(self, make: Callable[[], Term], *, plain: bool, least: int, empty_text: bool) -> Term:
-        """A name for what `make` makes when it is first asked for."""
+    def rule(
+        self,
+        make: Callable[[], Term],
+        *,
+        plain: bool,
+        least: int,
+        empty_text: bool,
+        roams: int = 0,
+    ) -> Term:
+        """A name for what `make` makes when it is first asked for; see `Rule` for `roams`."""
         self._vars += 1
         term = Rule()
         term.kind, term.args, term.number = Kind.VAR, (self._vars,), len(self._made)
         term.plain, term.least, term.empty_text = plain, least, empty_text
         term.open = term.marked = False
         term.derived = None
-        term.make = make
+        term.make, term.roams = make, roams
         self._made[Kind.VAR, self._vars] = term
         return term
 

@@ -62,8 +62,8 @@ def walk_beside(
     """The tokens that can come and are not of a slice, and those of it that cannot come.
 
     Args:
-        loop: the name of the slice in `machine.loops`: where states loop over its characters, only
-            others are looked at.
+        loop: the name of the slice in `machine.loops` and `roams`: where states loop over its
+            characters or let any of them come, only others are looked at.
     """
     buffer = _buffer(trie)
     buffer.states[0], buffer.nodes[0], buffer.clean[0] = state, 0, 1
@@ -162,7 +162,7 @@ def _walked(
     assert kernel is not None, "this is for compiled walks"
     spelling = machine.alphabet.spelling
     sliced = (
-        (part.inside, part.holds, part.foreign_end, part.foreign, part.foreign_before)
+        (part.inside, part.holds, part.foreign_end, part.foreign, part.foreign_before, part.alone)
         if part is not None
         else _NO_SLICE
     )
@@ -170,7 +170,7 @@ def _walked(
         wanted = kernel(
             trie.byte, trie.depth, trie.skip, trie.height, trie.tokens, trie.tokens_at,
             spelling.first, spelling.later, machine.below,
-            machine.rows, machine.filled, machine.alive, machine.loops,
+            machine.rows, machine.filled, machine.alive, machine.loops, machine.roams,
             buffer.states, buffer.nodes, buffer.clean, buffer.found, buffer.gone, buffer.contexts,
             above, loop, *sliced, *(exits or _NO_EXITS), buffer.cursor,
         )  # fmt: skip
@@ -202,7 +202,7 @@ class _Buffer:
 _buffers = threading.local()
 _INTS, _SHORTS = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int16)
 _BOOLS = np.empty(0, dtype=np.bool_)
-_NO_SLICE = (np.zeros(256, dtype=np.bool_), _BOOLS, _SHORTS, _INTS, _SHORTS)
+_NO_SLICE = (np.zeros(256, dtype=np.bool_), _BOOLS, _SHORTS, _INTS, _SHORTS, _BOOLS)
 _NO_EXITS = (_INTS, _SHORTS, _INTS)
 
 
@@ -228,6 +228,7 @@ def _walk_on(
     filled: npt.NDArray[np.uint8],
     alive: npt.NDArray[np.uint64],
     loops: npt.NDArray[np.int32],
+    roams: npt.NDArray[np.int32],
     states: npt.NDArray[np.int32],
     nodes: npt.NDArray[np.int32],
     clean: npt.NDArray[np.uint8],
@@ -241,6 +242,7 @@ def _walk_on(
     foreign_end: npt.NDArray[np.int16],
     foreign: npt.NDArray[np.int32],
     foreign_before: npt.NDArray[np.int16],
+    alone: npt.NDArray[np.bool_],
     exits: npt.NDArray[np.int32],
     exit_chars: npt.NDArray[np.int16],
     run: npt.NDArray[np.int32],
@@ -253,6 +255,9 @@ def _walk_on(
     on only at characters that are not. A context is a column: where it ends, the next foreign
     character, its depth, where the walk around it ends, its state, and whether all before it is of
     the slice; if it is, the tokens of the slice and those that may come are the same.
+
+    Where a state lets any text of the slice come (`roams`), but not by one state, the walk leaves
+    out what hangs below a node with no other characters, and needs no row for it.
     """
     at, end, count, lost, passed, open, exit = cursor
     sliced = len(holds) > 0
@@ -328,6 +333,18 @@ def _walk_on(
         if target == -1:
             at = skip[at]
             continue
+        if sliced and node == 0 and alone[at] and state < len(roams) and roams[state] == loop:
+            for i in range(passed, tokens_at[at]):
+                if holds[i]:
+                    gone[lost] = tokens[i]
+                    lost += 1
+            passed = tokens_at[skip[at]]
+            if pure == 0:
+                for i in range(tokens_at[at], passed):
+                    found[count] = tokens[i]
+                    count += 1
+            at = skip[at]
+            continue
         wanted = -1
         if state >= len(filled) or filled[state] == 0:
             wanted = state
@@ -338,7 +355,13 @@ def _walk_on(
                 at = skip[at]
                 continue
             if sliced and skip[at] > at + 1 and (state >= len(filled) or filled[state] == 0):
-                wanted = state
+                # Whether it is a context; that does not matter if all below is left out.
+                child = at + 1
+                if state < len(roams) and roams[state] == loop:
+                    while child < skip[at] and alone[child]:
+                        child = skip[child]
+                if child < skip[at]:
+                    wanted = state
         else:
             hope = False
             for word in range(below.shape[1]):
@@ -376,7 +399,8 @@ def _walk_on(
                 for i in range(tokens_at[at], tokens_at[at + 1]):
                     found[count] = tokens[i]
                     count += 1
-        if sliced and node == 0 and skip[at] > at + 1 and loops[state] == loop:
+        known = state < len(loops)
+        if sliced and node == 0 and skip[at] > at + 1 and known and loops[state] == loop:
             low = 0
             high = len(foreign)
             while low < high:
@@ -431,15 +455,15 @@ class _Kernels:
         table, tall = "int32[:,::1]", "uint64[:,::1]"
         self.slicing = numba.njit(
             f"int64({words}, {ints}, {ints}, {ints}, {ints}, {flags}, {ints}, {table}, {table}, "
-            f"{shorts}, {shorts}, {ints}, {shorts}, {shorts})",
+            f"{shorts}, {shorts}, {ints}, {shorts}, {shorts}, {flags})",
             cache=True,
             nogil=True,
         )(sliced)
         self._kernel = numba.njit(
             f"int64({words}, {ints}, {ints}, {ints}, {ints}, {ints}, {ints}, {table}, {tall}, "
-            f"{table}, {words}, {tall}, {ints}, {ints}, {ints}, {words}, {ints}, {ints}, {table}, "
-            f"int64, int64, {flags}, {flags}, {shorts}, {ints}, {shorts}, {ints}, {shorts}, "
-            f"{ints}, int64[::1])",
+            f"{table}, {words}, {tall}, {ints}, {ints}, {ints}, {ints}, {words}, {ints}, {ints}, "
+            f"{table}, int64, int64, {flags}, {flags}, {shorts}, {ints}, {shorts}, {flags}, "
+            f"{ints}, {shorts}, {ints}, int64[::1])",
             cache=True,
             nogil=True,
         )(_walk_on)

@@ -109,33 +109,51 @@ class Widening:
             case kind:
                 return kind == Kind.AND
 
-    def room(self, term: Term, classes: int) -> tuple[int, int, int] | None:
+    def room(self, term: Term, classes: int) -> tuple[int, int, int, int] | None:
         """What a counter says of characters of `classes` in a row, up to `far` bytes of them.
 
         Returns:
-            So many may follow if they may in the widened term; so many at most; and the classes
-            of characters that lead out of the counted part: without them, texts of no more bytes
-            than the first number may follow if they may in the widened term. None if it is not a
-            matter of one counter with a bound.
+            So many may follow if they may in the widened term; so many at most, if none of them
+            leads out of the counted part; the classes of characters of which this is true, those
+            asked for among them; and the classes that lead out: without them, texts of no more
+            bytes than the first number may follow if they may in the widened term. None if it is
+            not a matter of one counter with a bound.
         """
-        head, tail = term.args if term.kind == Kind.CAT else (term, None)
-        slack = 0
+        head, tail = term.args if term.kind == Kind.CAT else (term, self._arena.eps)
+        slack, leading = 0, [tail]
         if head.kind == Kind.AND:
             found = self._counted(head)
             if found is None:
                 return None
             slack = found[2]
-            head = next(t for t in head.args if t is not found[0])
-        if head.kind != Kind.REP or head.args[2] == UNBOUNDED:
+            counter = next(t for t in head.args if t is not found[0])
+        else:
+            # What the counter of one arm lets come may come, whatever else may.
+            arms = list(head.args) if head.kind == Kind.ALT else [head]
+            fronts = [t.args if t.kind == Kind.CAT else (t, self._arena.eps) for t in arms]
+            chosen = next((i for i, (t, _) in enumerate(fronts) if t.kind == Kind.REP), None)
+            if chosen is None:
+                return None
+            counter, arms[chosen] = fronts[chosen]
+            leading += arms
+        if counter.kind != Kind.REP or counter.args[2] == UNBOUNDED:
             return None
-        item, _, high = head.args
+        item, _, high = counter.args
         moves = self._derivatives.moves
-        if not any(not classes & ~m and t.kind == Kind.EPS for m, t in moves(item)):
+        ones = next((m for m, t in moves(item) if not classes & ~m and t.kind == Kind.EPS), None)
+        if ones is None:
             return None
         out = 0
-        for mask, _ in moves(tail) if tail is not None else ():
-            out |= mask
-        return None if out & classes else (high - slack, high, out)
+        for part in leading:
+            for mask, _ in moves(part):
+                out |= mask
+        return None if head.kind == Kind.AND and out & classes else (high - slack, high, ones, out)
+
+    def counted_front(self, term: Term) -> tuple[Term, int] | None:
+        """The member and the bound of a conjunction at the front that bounds how long it is."""
+        head = term.args[0] if term.kind == Kind.CAT else term
+        found = self._counted(head) if head.kind == Kind.AND else None
+        return None if found is None else found[:2]
 
     def _counted(self, term: Term) -> tuple[Term, int, int] | None:
         """A conjunction that only bounds how long the texts of one of its members are.

@@ -24,6 +24,15 @@ from lmc.constraints.walking import wait_for_kernels
 
 HERE = Path(__file__).parent
 
+NAMES = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20, "pattern": "a.*b"},
+        "names": {"type": "array"},
+        'na"me': {"type": "integer"},
+        "": {"type": "null"},
+    },
+}
 CONSTRAINTS: list[tuple[str, object]] = [
     ("json_schema", {"type": "string"}),
     ("json_schema", {"type": "string", "maxLength": 5}),
@@ -35,6 +44,10 @@ CONSTRAINTS: list[tuple[str, object]] = [
     ("json_schema", {"type": "string", "minLength": 1, "maxLength": 30, "pattern": r"\w{2} \d"}),
     ("json_schema", {"type": "string", "maxLength": 20, "pattern": r"^(?:e-{14}|[^-e])*$"}),
     ("json_schema", {"properties": {"name": {"type": "string"}, "nano": {"maxLength": 9}}}),
+    ("json_schema", {"type": "string", "maxLength": 66, "pattern": r"^(?:\S+\s+){0,3}\S+$"}),
+    ("json_schema", {"type": "string", "format": "hostname"}),
+    ("json_schema", NAMES | {"additionalProperties": {"type": "integer"}}),
+    ("json_schema", {"type": "array", "items": NAMES, "minItems": 1}),
     ("json_schema", {"type": "array", "items": {"type": "string", "maxLength": 30}}),
     ("json_schema", {"enum": [f"{n:b}é" for n in range(300)]}),
     ("regex", r"[a-z ]{0,30}x?"),
@@ -43,6 +56,9 @@ CONSTRAINTS: list[tuple[str, object]] = [
     ("regex", r"[\u0430-\u044f]{2,18}[^a]*"),
     ("regex", r"(?: {1,100}|a)*\s{0,60}"),
     ("regex", r"[a-z]{0,5}[a-z0-9]{0,60}"),
+    ("regex", r"(?:-|[-a-z]{0,40}[a-z])(?:\.[a-z](?:[-a-z]{0,70}[a-z])?)*"),
+    ("regex", r"(?:dev[^\"]*|[^\"]*(?:alpha|beta|=)[^\"]*)\"{1,3}"),
+    ("regex", r"[a-z ]*(?=b)c|x[^\"]*|[b-z ]*"),
     ("regex", r"(?!.*ab)[ -~\n]{5,}|\w{1,40}😀"),
     ("ebnf", 'start: (WORD | "(" start ")")+\nWORD: /[^()]{1,30}/'),
 ]
@@ -187,3 +203,32 @@ def test_masks_of_the_real_vocabulary_are_those_found_by_force() -> None:
     wait_for_kernels()
     for kind, source in CONSTRAINTS:
         compare(automaton_of(kind, source), vocabulary, 2)
+
+
+def test_known_names_inside_of_free_ones_need_few_states() -> None:
+    wait_for_kernels()
+    vocabulary = llama_3_like()
+    words = [b.decode() for b in vocabulary.token_bytes if b and b.isalpha() and b.isascii()]
+    names = {name: {} for name in sorted(words, key=len)[-20:]}
+    machine = automaton_of("json_schema", {"type": "object", "properties": names}).machine
+    assert machine.start is not None
+    place = machine.run(machine.start, b'{"')
+    known = int(machine.filled.sum())
+    allowed = np.flatnonzero(vocabulary.table(machine).mask(place)).tolist()
+    assert machine.filled.sum() - known < 12
+    assert allowed == by_force(machine, vocabulary, place)
+    assert machine.filled.sum() - known > 40, "else few states are no merit"
+
+
+def test_long_tokens_near_the_bound_of_a_counted_pattern_need_few_states() -> None:
+    wait_for_kernels()
+    schema = {"type": "string", "maxLength": 85, "pattern": r"^(?:\S+\s+){0,6}\S+$"}
+    machine = automaton_of("json_schema", schema).machine
+    vocabulary = llama_3_like()
+    assert machine.start is not None
+    place = machine.run(machine.start, b'"a')
+    known = int(machine.filled.sum())
+    allowed = np.flatnonzero(vocabulary.table(machine).mask(place)).tolist()
+    assert machine.filled.sum() - known < 30
+    assert allowed == by_force(machine, vocabulary, place)
+    assert machine.filled.sum() - known > 80, "else few states are no merit"
