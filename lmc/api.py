@@ -1,43 +1,31 @@
-"""The public face: `@lmc.jit`, what programs compile to, artifacts. Running is in `runnable`."""
+"""The public face: `@lmc.jit`, and what programs compile to; running is in `runnable`."""
 
 from __future__ import annotations
 
-import contextvars
 import dataclasses
 import functools
 import inspect
-import json
-import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from lmc.batch import Job, refused
+from lmc.batch import Job
 from lmc.driver import Compiled, Options, compile_function, specializes, trace_function
-from lmc.errors import Cancelled, UsageError
-from lmc.frontend.arguments import Arguments, bind, flatten, unflatten
+from lmc.errors import UsageError
+from lmc.frontend.arguments import Arguments, bind, flatten
 from lmc.frontend.dependencies import fixed, snapshot
 from lmc.frontend.dsl import State
-from lmc.frontend.eager import run_eagerly
 from lmc.frontend.fusing import checked_fuse
 from lmc.frontend.location import here, of_code
 from lmc.frontend.sharing import Shared, known_texts, shared_texts
-from lmc.frontend.tools import Tool, tool
 from lmc.jit_cache import CacheInfo, JitCache
+from lmc.jobs import CompiledJob, EagerJob
+from lmc.loaded import Loaded, load
 from lmc.runnable import Runnable, current_engine, use
 
 if TYPE_CHECKING:
-    from lmc.codegen.artifact import Artifact
     from lmc.engine import Engine
     from lmc.ir.core import Program as Graph
-    from lmc.runtime.eager_row import EagerRow
-    from lmc.runtime.feed import Feed
-    from lmc.runtime.host_calls import Memo
-    from lmc.runtime.planned_rows import RowSpec
-    from lmc.runtime.results import KnownCall, RowResult
 
 __all__ = [
     "Called",
@@ -50,12 +38,6 @@ __all__ = [
     "load",
     "use",
 ]
-
-# Programs of a batch that run eagerly at the same time: as many as SGLang's front end takes.
-EAGER_THREADS = max(96, 16 * (os.cpu_count() or 1))
-
-
-# --------------------------------------------------------------------------------- programs
 
 _RESERVED = ("engine", "eager", "seed", "deadline", "options")
 
@@ -362,8 +344,8 @@ class Program(Runnable):
     ) -> Job:
         options = self._own(options)
         if eager:
-            return _EagerJob(self, engine, seed, deadline, options)
-        return _CompiledJob(self, engine, seed, deadline, options, snapshot(self.function))
+            return EagerJob(self, engine, seed, deadline, options)
+        return CompiledJob(self, engine, seed, deadline, options, snapshot(self.function))
 
 
 @dataclass(frozen=True)
@@ -379,318 +361,6 @@ class Lowered:
         return compile(self.program, options, **self.arguments)
 
 
-def _memo() -> Memo:
-    """Room for what the pure tools of a run give."""
-    from lmc.runtime.host_calls import Memo  # the compiler needs no runtime
-
-    return Memo()
-
-
-class _PlanJob(ABC):
-    """Rows as plans, many of them started at once."""
-
-    engine: Engine
-
-    @abstractmethod
-    def _spec(
-        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
-    ) -> RowSpec:
-        """A row as the executor takes it."""
-
-    def start_together(
-        self,
-        rows: Sequence[tuple[int, Mapping[str, object]]],
-        done: Callable[[int, RowResult], None],
-    ) -> dict[int, Callable[[], None]]:
-        specs: list[RowSpec] = []
-        for index, given in rows:
-            try:
-                specs.append(self._spec(index, given, functools.partial(done, index)))
-            except Exception as error:  # an argument may do anything when it is looked at
-                done(index, refused(error))
-        try:
-            handles = self.engine.executor.submit_rows(specs)
-        except Exception as error:  # the engine is closed, or has stopped
-            for spec in specs:
-                spec.done(refused(error))
-            return {}
-        return {spec.index: handle.cancel for spec, handle in zip(specs, handles, strict=True)}
-
-
-@dataclass
-class _CompiledJob(_PlanJob):
-    """Rows of a compiled program."""
-
-    program: Program
-    engine: Engine
-    seed: int
-    deadline: float | None
-    options: Options
-    outside: tuple[object, ...]
-    memo: Memo = field(default_factory=_memo)
-    _eager: _EagerJob | None = None
-    _shared: Shared = field(default_factory=dict)
-
-    def expect(self, rows: Iterable[object]) -> None:
-        self._shared = self.program.shared(rows, self.options)
-
-    def start(
-        self,
-        index: int,
-        given: Mapping[str, object],
-        done: Callable[[RowResult], None],
-        feed: Feed | None = None,
-    ) -> Callable[[], None]:
-        spec = self._spec(index, given, done)
-        stream = None
-        if feed is not None:
-            from lmc.runtime.row_stream import Outline, RowStream
-
-            outline = Outline.of(spec.plan)
-            if not outline.exact:  # what is said when is known to the function only
-                eager = self._eager = _EagerJob(
-                    self.program, self.engine, self.seed, self.deadline, self.options
-                )
-                return eager.start(index, given, done, feed)
-            stream = RowStream(feed, outline)
-        return self.engine.executor.submit(spec, stream).cancel
-
-    def _spec(
-        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
-    ) -> RowSpec:
-        from lmc.runtime.planned_rows import RowSpec
-
-        program = self.program
-        arguments = program.arguments(given)
-        flat = flatten(arguments)
-        compiled = program.compiled_for(flat, self._shared, self.options, self.outside)
-        with self.options.applied():
-            context = contextvars.copy_context()  # of the caller, for what the program itself runs
-
-        def resume(row: EagerRow, calls: list[KnownCall], tools: list[Any]) -> None:
-            context.run(run_eagerly, program.function, row, arguments, calls, tools, program.where)
-
-        return RowSpec(
-            compiled.plan,
-            list(flat.texts),
-            self.seed,
-            index,
-            done,
-            resume,
-            self.deadline,
-            self.memo.tools_of_row(compiled.program.tools),
-        )
-
-    def close(self) -> None:
-        if self._eager is not None:
-            self._eager.close()
-
-
-class _EagerJob:
-    """Rows as Python functions that run on real values, a thread each."""
-
-    def __init__(
-        self,
-        program: Program,
-        engine: Engine,
-        seed: int,
-        deadline: float | None,
-        options: Options,
-    ) -> None:
-        self._program = program
-        self._options = options
-        self._engine = engine
-        self._seed = seed
-        self._deadline = deadline
-        self._memo = _memo()
-        self._pool = ThreadPoolExecutor(EAGER_THREADS, thread_name_prefix="lmc-eager")
-
-    def start(
-        self,
-        index: int,
-        given: Mapping[str, object],
-        done: Callable[[RowResult], None],
-        feed: Feed | None = None,
-    ) -> Callable[[], None]:
-        program = self._program
-        arguments = program.arguments(given)
-        stream = None
-        if feed is not None:
-            from lmc.runtime.row_stream import RowStream
-
-            stream = RowStream(feed)
-        row, future = self._engine.executor.open_row(
-            seed=self._seed,
-            index=index,
-            deadline=self._deadline,
-            stream=stream,
-            tools=self._memo.tools_of_row({}),
-        )
-        future.add_done_callback(lambda finished: done(finished.result()))
-        with self._options.applied():
-            run = contextvars.copy_context().run
-
-        def work() -> None:
-            if not row.over:  # it may have waited for a thread until its deadline
-                run(run_eagerly, program.function, row, arguments, (), (), program.where)
-
-        try:
-            self._pool.submit(work)
-        except RuntimeError:  # its deadline has just passed, so whoever waited has closed the job
-            if not row.over:
-                raise
-        return lambda: row.fail(Cancelled("the run was cancelled"), (), ())
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-# -------------------------------------------------------------------------------- artifacts
-
-
 def compile(program: Program, options: Options | None = None, **arguments: object) -> Compiled:
     """Compile a program ahead of time; runs with such arguments find it compiled."""
     return program.compile(options, **arguments)
-
-
-def load(path: str | Path, tools: Iterable[Callable[..., object]] = ()) -> Loaded:
-    """A compiled program from an artifact file, without its source.
-
-    Args:
-        path: of the file.
-        tools: those that the program calls; a file cannot hold them. They are known by their names.
-
-    Raises:
-        UsageError: a tool is no function.
-        PlanError: the file is no artifact, is damaged, or is of another version.
-        OSError: it cannot be read.
-    """
-    from lmc.codegen.artifact import read_artifact
-
-    made = [function if isinstance(function, Tool) else tool(function) for function in tools]
-    return Loaded(read_artifact(Path(path)), {one.name: one for one in made})
-
-
-class Loaded(Runnable):
-    """A program loaded from an artifact; runs like the one it was made from."""
-
-    def __init__(self, artifact: Artifact, tools: Mapping[str, Tool] | None = None) -> None:
-        self.artifact = artifact
-        self.tools = dict(tools or {})
-        self.name = artifact.plan.name
-
-    def _takes(self, name: str) -> bool:
-        return name in dict(json.loads(self.artifact.plan.static)["dict"])
-
-    def _job(
-        self, engine: Engine, eager: bool, seed: int, deadline: float | None, options: Options
-    ) -> Job:
-        if eager:
-            raise UsageError(
-                "an artifact cannot run eagerly", hint="run the .py file that it was made from"
-            )
-        if options.reorder_unordered:
-            raise UsageError(
-                "an artifact's texts stand in the order in which they were compiled",
-                hint="give --reorder-unordered to lmc compile",
-            )
-        if options.fuse is not None:
-            raise UsageError(
-                "fuse cannot be given to an artifact", hint="give it when the artifact is made"
-            )
-        if options.defaults:
-            raise UsageError(
-                f"{options.defaults[0][0]} cannot be given to an artifact",
-                hint="give it when the artifact is made",
-            )
-        self.artifact.check_target(engine.tokenizer_fingerprint, engine.template_fingerprint)
-        return _LoadedJob(self.artifact, self.tools, engine, seed, deadline)
-
-
-@dataclass
-class _LoadedJob(_PlanJob):
-    """Rows of an artifact's plan."""
-
-    artifact: Artifact
-    tools: Mapping[str, Tool]
-    engine: Engine
-    seed: int
-    deadline: float | None
-    memo: Memo = field(default_factory=_memo)
-
-    def expect(self, rows: Iterable[object]) -> None:
-        """The plan is as it is."""
-
-    def start(
-        self,
-        index: int,
-        given: Mapping[str, object],
-        done: Callable[[RowResult], None],
-        feed: Feed | None = None,
-    ) -> Callable[[], None]:
-        stream = None
-        if feed is not None:
-            from lmc.runtime.row_stream import Outline, RowStream
-
-            stream = RowStream(feed, Outline.of(self.artifact.plan))
-        return self.engine.executor.submit(self._spec(index, given, done), stream).cancel
-
-    def _spec(
-        self, index: int, given: Mapping[str, object], done: Callable[[RowResult], None]
-    ) -> RowSpec:
-        from lmc.runtime.planned_rows import RowSpec
-
-        return RowSpec(
-            self.artifact.plan,
-            _texts_for(self.artifact, given),
-            self.seed,
-            index,
-            done,
-            deadline=self.deadline,
-            tools=self.memo.tools_of_row(self.tools),
-        )
-
-    def close(self) -> None:
-        pass
-
-
-def _texts_for(artifact: Artifact, given: Mapping[str, object]) -> list[str]:
-    """The texts that a plan takes, out of arguments by name.
-
-    An argument may be left out if it has a default, or if only one value is possible.
-
-    Raises:
-        UsageError: an argument is missing, unknown, or not what the plan was compiled for.
-    """
-    plan = artifact.plan
-    wanted: dict[str, object] = dict(json.loads(plan.static)["dict"])
-    left_out = {
-        name: (json.dumps({"dict": [[name, shape]]}), ())
-        for name, shape in wanted.items()
-        if '{"$":' not in json.dumps(shape)
-    }
-    known = {
-        name: unflatten(Arguments(template, texts, ()), texts.__getitem__)[name]
-        for name, (template, texts) in {**left_out, **artifact.defaults}.items()
-    }
-    for name in given:
-        if name not in wanted:
-            raise UsageError(
-                f"{plan.name} takes no argument {name!r}",
-                plan.source,
-                hint=f"its arguments are: {', '.join(wanted) or 'none'}",
-            )
-    given = {**known, **given}
-    for name in wanted:
-        if name not in given:
-            raise UsageError(f"the argument {name!r} of {plan.name} is missing", plan.source)
-    flat = flatten({name: given[name] for name in wanted})
-    if flat.template != plan.static:
-        for name, mine in json.loads(flat.template)["dict"]:
-            if json.dumps(mine) != json.dumps(wanted[name]):
-                raise UsageError(
-                    f"{plan.name} was compiled for another {name!r}",
-                    plan.source,
-                    hint="only texts may change between runs of an artifact; compile it again",
-                )
-    return list(flat.texts)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import lmc
-from lmc.api import EAGER_THREADS
 from lmc.batch import WINDOW, Batch
 from lmc.driver import Options
 from lmc.errors import Cancelled, RunError, UsageError
 from lmc.frontend.dsl import State
+from lmc.jobs import EAGER_THREADS
 from lmc.progress import rates
 from lmc.result import Result
 from lmc.runtime.results import RowResult
