@@ -209,8 +209,11 @@ class CudaRunner:
         ]  # fmt: skip
         del held  # torch keeps it for what comes
         for step in self._steps_of_all_kinds():
-            with torch.inference_mode():
-                self._launch_all(step)
+            try:
+                with torch.inference_mode():
+                    self._launch_or_free(step)
+            except DeviceMemoryError as error:  # so large a step will be tried smaller
+                _log.warning("%s", error.problem)
             torch.cuda.synchronize()
             self._staging.reset()
 

@@ -138,6 +138,26 @@ def test_the_error_says_how_large_the_step_was(
     assert type(other.value) is RunError, "the other parts are at it already"
 
 
+def test_steps_are_launched_where_there_is_no_memory_for_their_graph(
+    device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    step = Step((Sequence(random_tokens(CONFIG, 9, 1), some_slots(9, 1, POOL)).piece(9),))
+    expected = make(device).run(step)
+    runner = make(device)
+    asked = []
+
+    def no(bucket: int, wide: bool) -> None:
+        asked.append(bucket)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(runner, "_capture", no)
+    monkeypatch.setattr(runner, "_use_graphs", True)
+    for _ in range(2):
+        assert runner.run(step).tokens == expected.tokens
+    assert asked == [16], "once is enough"
+    assert "no memory for the graph of steps of 16 rows" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "message"),
     [
