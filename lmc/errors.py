@@ -10,7 +10,7 @@ LmcError                    problem, where, hint; printed in one or two lines
 ├── PlanError               a plan or artifact of another version, tokenizer or kind
 ├── ModelError              a model that cannot be found, read or fetched
 ├── RunError                something failed while a program ran
-│   ├── CapacityError       can never fit: tokens needed and tokens there are
+│   ├── CapacityError       can never fit: what is needed and what there is
 │   ├── ToolError           a tool raised; the cause is chained
 │   └── Cancelled           by the caller, by a deadline, or by Ctrl-C
 └── InternalError           a fault of lmc itself
@@ -121,7 +121,7 @@ class RunError(LmcError):
 
 
 class CapacityError(RunError):
-    """A request can never fit into the KV pool or the model's context."""
+    """A request, or a model, can never fit into the memory or the context that there is."""
 
 
 class ToolError(RunError):
