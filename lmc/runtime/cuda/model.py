@@ -163,6 +163,7 @@ class DeviceModel:
         self._attended = zeros(config.heads * config.head_dim)
         self._gate_up = zeros(2 * config.intermediate_size)
         self._inner = zeros(config.intermediate_size)
+        self._rows = torch.arange(rows, dtype=torch.int32, device=self.device)
 
     def make_pool(self, slots: int) -> None:
         """Make the KV tensors. Zeros: what masked positions hold is read, and must be finite."""
@@ -185,9 +186,11 @@ class DeviceModel:
 
     def forward(
         self, rows: int, fields: Fields, table: Tensor, parts: Tensor, weights: Tensor,
-        units: tuple[int, int], combine: bool,
+        units: tuple[int, int], combine: bool, wanted: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Compute rows and store their keys and values.
+
+        What comes after the attention of the last layer is of use for rows with logits only.
 
         Args:
             fields: the step, on the device.
@@ -195,6 +198,8 @@ class DeviceModel:
             parts, weights: room for partial results of attention.
             units: blocks to launch for narrow and wide units, at least as many as there are.
             combine: whether some row has several units, or none.
+            wanted: int32, the rows with logits, to compute the end of the last layer for these
+                alone. They are the first ones afterwards.
         """
         config = self.config
         hidden = self._hidden[:rows]
@@ -204,6 +209,8 @@ class DeviceModel:
             qkv, attended, delta = self._qkv[:rows], self._attended[:rows], self._delta[:rows]
             self._product(hidden, layer.qkv, qkv, layer.qkv_bias)
             self._rotate_store(rows, fields, layer, keys, values)
+            if wanted is not None and not len(wanted) and layer is self._layers[-1]:
+                return
             arguments = (keys, values, parts, weights, fields, table)
             if units[0]:
                 self._attend(units[0], False, *arguments)
@@ -214,6 +221,11 @@ class DeviceModel:
                     attended, parts, weights, fields.bases, fields.counts, HEADS=config.heads,
                     DIM=config.head_dim, BLOCK_D=_power(config.head_dim), CHUNK=8, num_warps=2,
                 )  # fmt: skip
+            if wanted is not None and layer is self._layers[-1]:
+                rows = len(wanted)
+                attended = attended.index_select(0, wanted)
+                self._residual[:rows] = self._residual.index_select(0, wanted)
+                hidden, delta = self._hidden[:rows], self._delta[:rows]
             self._product(attended, layer.output, delta)
             self._add_up(delta)
             self._norm_rows(rows, fields.tokens, layer.mlp_norm)
@@ -224,6 +236,24 @@ class DeviceModel:
             self._product(inner, layer.down, delta)
             self._add_up(delta)
             self._norm_rows(rows, fields.tokens, norm)
+
+    def try_sizes(self, rows: int, logits: Tensor) -> None:
+        """Compute products of many sizes, up to `rows` rows and as many as `logits` has.
+
+        The matrix library loads a kernel when it is first used, and waits for the device then.
+        """
+        layer, most = self._layers[0], len(logits)
+        for count in (*range(1, rows, max(1, min(rows // 64, 128))), rows):
+            self._product(self._hidden[:count], layer.qkv, self._qkv[:count], layer.qkv_bias)
+            self._product(self._attended[:count], layer.output, self._delta[:count])
+            self._product(self._hidden[:count], layer.gate_up, self._gate_up[:count])
+            self._product(self._inner[:count], layer.down, self._delta[:count])
+        for count in (*range(1, most, max(1, most // 64)), most):
+            self.logits(self._rows[:count], logits)
+
+    def first_rows(self, low: int, high: int) -> Tensor:
+        """The numbers of rows from `low` to `high`, less `high`; int32."""
+        return self._rows[low:high]
 
     def logits(self, rows: Tensor, out: Tensor) -> Tensor:
         """Scores of all next tokens after some rows of the last step; float32, into `out`."""

@@ -208,6 +208,9 @@ class CudaRunner:
             for power in PINNED for _ in range(6)
         ]  # fmt: skip
         del held  # torch keeps it for what comes
+        if not self.deterministic:
+            with torch.inference_mode():
+                self._model.try_sizes(self._max_rows, self._logits)
         for step in self._steps_of_all_kinds():
             try:
                 with torch.inference_mode():
@@ -382,13 +385,14 @@ class CudaRunner:
                 self._sampler.prepare(wanted.wishes[some], wanted.positions[some], self._staging)
             )
         rows_wanted = self._to_device(wanted.rows)
-        self._forward(batch, tables, slots, tokens)
+        trimmed = self._forward(batch, tables, slots, tokens, rows_wanted)
         drawn: list[Drawn] = []
         scores: list[Tensor] = []
         tops: list[tuple[Tensor, Tensor]] = []
         for nth, rows in enumerate(prepared):
             at = nth * LOGIT_ROWS
-            logits = self._model.logits(rows_wanted[at : at + rows.count], self._logits)
+            among = self._model.first_rows(0, len(wanted.rows)) if trimmed else rows_wanted
+            logits = self._model.logits(among[at : at + rows.count], self._logits)
             drawn.append(self._sampler.draw(logits, rows))
             asked = wanted.asked(at, at + rows.count)
             if asked is not None:
@@ -409,7 +413,8 @@ class CudaRunner:
     ) -> tuple[Pending, Tensor | None]:  # fmt: skip
         """The same of another part than the first, which draws the tokens."""
         rows = self._to_device(wanted.rows)
-        self._forward(batch, tables, slots, tokens)
+        if self._forward(batch, tables, slots, tokens, rows):
+            rows = self._model.first_rows(0, len(rows))
         for at in range(0, len(rows), LOGIT_ROWS):
             self._model.logits(rows[at : at + LOGIT_ROWS], self._logits)
         return Pending(batch, wanted, to_host([], [], self.device), []), torch.empty_like(rows)
@@ -419,7 +424,10 @@ class CudaRunner:
         self._staging.copy(values, target)
         return target
 
-    def _forward(self, batch: Batch, tables: Tables, slots: Tensor, tokens: Tensor | None) -> None:
+    def _forward(
+        self, batch: Batch, tables: Tables, slots: Tensor, tokens: Tensor | None, wanted: Tensor
+    ) -> bool:
+        """Compute the rows; whether the `wanted` ones are the first ones then."""
         start = time.perf_counter()
         rows = batch.rows
         bucket = next((b for b in self._buckets if b >= rows), None)
@@ -438,7 +446,7 @@ class CudaRunner:
             graph = self._graph(bucket, wide=bool(len(division.wide)))
         if graph is not None:
             self._replay(graph, batch, division, tokens)
-            return
+            return False
         layout = Layout.exactly(rows, division)
         if layout.size > len(self._numbers):
             self._numbers = torch.empty(2 * layout.size, dtype=torch.int32, device=self.device)
@@ -452,7 +460,9 @@ class CudaRunner:
         self._model.forward(
             rows, fields, slots, *self._more_parts,
             (len(division.narrow), len(division.wide)), bool((division.counts != 1).any()),
+            wanted if (trims := 2 * len(wanted) <= rows) else None,
         )  # fmt: skip
+        return trims
 
     def _layout(self, bucket: int) -> Layout:
         shape = self._model.shape(small=True)
