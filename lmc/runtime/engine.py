@@ -49,7 +49,7 @@ OnDone = Callable[[GenResult | ScoreResult | LmcError | None], None]
 OnText = Callable[[str], None]
 Given = TypeVar("Given")
 
-WORTHWHILE = 1024
+WORTHWHILE = 2048
 """Prompt tokens for which a device that has nothing to do starts before all rows have had a turn.
 
 A forward pass of so many costs hardly more a token than a longer one.

@@ -218,18 +218,20 @@ class Scheduler:
         """Whether so many prompt tokens, or a whole step of them, wait to be computed.
 
         It is looked for among those that run and are in no step, and the first that wait. What one
-        of them can take over from another is not known yet, and counted for both.
+        of them can take over from another is not known yet: of those with the same first number of
+        their priority, which branches of a row have, the longest counts.
         """
         tokens = min(tokens, self._room.tokens)
+        longest: dict[int, int] = {}
         for job in self._running:
             if job.stage is Stage.PREFILL and not job.in_flight:
-                tokens -= job.unplaced()
-        if tokens > 0 and self._waiting and len(self._running) < self._max_running:
+                _note_longest(longest, job, job.unplaced())
+        if self._waiting and len(self._running) < self._max_running:
             for job in self._waiting.first(_WINDOW):
-                tokens -= job.unplaced() - self._matched(job)
-                if tokens <= 0:
-                    break
-        return tokens <= 0
+                if sum(longest.values()) >= tokens:
+                    return True
+                _note_longest(longest, job, job.unplaced() - self._matched(job))
+        return sum(longest.values()) >= tokens
 
     def next(self) -> Step | None:
         """The next step, or None: nothing is left to compute, or all that is takes part in a step.
@@ -782,6 +784,11 @@ class Scheduler:
         if stage not in MOVES[job.stage]:
             raise InternalError(f"a request cannot go from {job.stage.value} to {stage.value}")
         job.stage = stage
+
+
+def _note_longest(longest: dict[int, int], job: Job, tokens: int) -> None:
+    row = job.request.priority[0] if job.request.priority else -1 - job.arrival
+    longest[row] = max(longest.get(row, 0), tokens)
 
 
 def _following(job: Job) -> GenRequest | None:

@@ -242,13 +242,14 @@ class DeviceModel:
 
         The matrix library loads a kernel when it is first used, and waits for the device then.
         """
-        layer, most = self._layers[0], len(logits)
-        for count in (*range(1, rows, max(1, min(rows // 64, 128))), rows):
+        layer, apart = self._layers[0], max(1, min(rows // 64, 64))
+        sizes = {size for at in range(apart, rows + 1, apart) for size in (at, at - apart // 2)}
+        for count in sorted(sizes | {1, rows}):
             self._product(self._hidden[:count], layer.qkv, self._qkv[:count], layer.qkv_bias)
             self._product(self._attended[:count], layer.output, self._delta[:count])
             self._product(self._hidden[:count], layer.gate_up, self._gate_up[:count])
             self._product(self._inner[:count], layer.down, self._delta[:count])
-        for count in (*range(1, most, max(1, most // 64)), most):
+        for count in range(1, len(logits) + 1):
             self.logits(self._rows[:count], logits)
 
     def first_rows(self, low: int, high: int) -> Tensor:
