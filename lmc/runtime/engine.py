@@ -131,7 +131,7 @@ class EngineCore:
         self._deltas: deque[Handle] = deque()
         self._scheduler = self._new_scheduler()
         self._closed = False
-        self._starts = hasattr(runner, "start")
+        self.overlaps = hasattr(runner, "start")  # a device computes while other things are done
         self._start: Callable[[Step], Flight] = getattr(runner, "start", self._run_now)
         self._flights: deque[tuple[Step, Flight]] = deque()  # under way, the oldest first
         self._looked_ahead = False  # in vain, and nothing has changed since
@@ -221,7 +221,7 @@ class EngineCore:
         A step has ended, or a device has nothing to do and there is enough to do for it.
         """
         if not self._flights:
-            return self._starts and self.has_work and self._scheduler.has_prompts(WORTHWHILE)
+            return self.overlaps and self.has_work and self._scheduler.has_prompts(WORTHWHILE)
         return self._flights[0][1].ready() or self._ahead()
 
     def _ahead(self) -> bool:
@@ -263,7 +263,7 @@ class EngineCore:
                 if flight is not None:
                     flights.append((step, flight))
             self._looked_ahead = step is None
-            if self._starts:
+            if self.overlaps:
                 return
         if flights:
             step, flight = flights.popleft()
@@ -335,7 +335,7 @@ class EngineCore:
     def _take(self, step: Step, outcome: Outcome) -> None:
         """Take what a step gave."""
         seconds, scheduler, computed = self.stats.seconds, self._scheduler, time.perf_counter()
-        launch = self._launch_next if self._starts and not self._closed else None
+        launch = self._launch_next if self.overlaps and not self._closed else None
         for job in scheduler.finish(step, outcome, launch):
             handle = self._handles.get(job)
             if handle is not None and handle._on_text is not None and not job.ended:
