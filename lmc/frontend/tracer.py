@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NoReturn
 
@@ -30,6 +29,7 @@ from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import joins
 from lmc.frontend.fusing import fusion_of_run
+from lmc.frontend.knowledge import MAX_TEXTS, Knowledge
 from lmc.frontend.location import here, in_library, of_traceback, source_here, unwatched
 from lmc.frontend.rewrite import NO_SOURCE, rewritten
 from lmc.frontend.symbolic import NeedsValue, Text, TextList, Unknown, is_symbolic
@@ -38,8 +38,9 @@ from lmc.frontend.syntax import guards
 from lmc.frontend.tools import Tool, held_by, recording
 from lmc.frontend.variables import Given, Life, Made, Row
 from lmc.frontend.watching import told, watching
-from lmc.ir.core import Const, Node, Op, Operand, Program, Region, Value
-from lmc.ir.ops.flow import If, Resume, Ret
+from lmc.frontend.ways import Cut, PathOver, Way
+from lmc.ir.core import Const, Node, Op, Operand, Program, Value
+from lmc.ir.ops.flow import Resume, Ret
 from lmc.ir.ops.host import HostCall
 from lmc.ir.ops.lm import Extend, Gen, Match, Race, Role, Score, Select, Start, StateText
 from lmc.ir.ops.text import Attempt, MakeList, Pack, Pick, Pure
@@ -55,53 +56,6 @@ _RAISING = frozenset({"value.get"})  # functions whose failure the program sees 
 
 MAX_PATHS = 64  # ways through a program; the rest of a longer one runs eagerly
 MAX_NODES = 20_000  # of all ways together
-MAX_TEXTS = 16  # that a text can be, for each to have a way of its own
-
-
-Fact = Value | tuple[Value, str]
-"""A condition: a truth value, or that a text is this one."""
-
-
-@dataclass(frozen=True)
-class _Domain:
-    """The few texts that a value can be; if not `exact`, also a part of one."""
-
-    texts: tuple[str, ...]
-    exact: bool
-
-
-@dataclass
-class _Way:
-    """A region while it is traced."""
-
-    nodes: list[Node] = field(default_factory=list)
-    end: Op | None = None
-    end_at: Location | None = None
-    branch: tuple[Value, _Way, _Way] | None = None
-    after: tuple[Value, ...] = ()  # what had to succeed before the branch
-
-    def freeze(self) -> Region:
-        if self.branch is not None:
-            condition, then, orelse = self.branch
-            end: Op = If(condition, then.freeze(), orelse.freeze(), self.after)
-        else:
-            assert self.end is not None, "every way ends"
-            end = self.end
-        return Region((*self.nodes, Node(end, (), self.end_at)))
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """Where a way is to end, and why."""
-
-    way: _Way
-    index: int
-    calls: int
-    tools: int
-    reason: str
-    at: Location | None
-    error: BaseException | None = None  # that an exception of this kind was met, if one was
-
 
 _KINDS: dict[Type, Any] = {
     TEXT: Text,
@@ -111,10 +65,6 @@ _KINDS: dict[Type, Any] = {
     list_of(TEXT): TextList,
     VALUE: Unknown,
 }
-
-
-class _PathOver(BaseException):
-    """The way that this run follows ended earlier than the run: nothing more to record."""
 
 
 def trace(
@@ -154,10 +104,9 @@ class _Tracer:
         self._source = source
         self._symbolic_seen = bool(arguments.paths)
         self._makers: dict[Value, Op] = {}
-        self._domains: dict[Value, _Domain] = {}
-        self._facts: dict[Value, tuple[Fact, bool]] = {}
+        self._known = Knowledge()
         self._params = tuple(Value(TEXT, _hint(path)) for path in arguments.paths)
-        self._root = _Way()
+        self._root = Way()
         # the first way is run again at the end, to see that it is the same
         self._todo: list[list[bool]] = [[], []]
         self._paths = 0
@@ -188,8 +137,7 @@ class _Tracer:
         """Follow one way: `decisions` first, then always the first one."""
         self._decisions = decisions
         self._taken = 0
-        self._decided: dict[Fact, bool] = {}
-        self._texts: dict[Value, str] = {}  # what texts are on this way, as far as it is known
+        self._known.begin()
         self._way = self._root
         self._index = 0
         self._calls: list[tuple[Value, Value]] = []
@@ -198,7 +146,7 @@ class _Tracer:
         self._raising: list[Value] = []  # where one of these fails, the program raises
         self._types: dict[Value, tuple[str, str]] = {}  # of texts: the type, the variable's name
         self._awaited: list[Value] = []  # since the last tool that keeps its place
-        self._cut: _Cut | None = None
+        self._cut: Cut | None = None
         self._ended = False
         self._may_catch = self._catches
         state = State(self, self.start(self._source), fusion_of_run())
@@ -208,7 +156,7 @@ class _Tracer:
                 value = self._function(state, **given)
             if self._cut is None:
                 self._return(state, value)
-        except (_PathOver, NeedsValue):
+        except (PathOver, NeedsValue):
             pass
         except KeyboardInterrupt:
             raise
@@ -257,9 +205,9 @@ class _Tracer:
         if self._cut is None:
             at = at or here()
             calls, tools = len(self._calls), len(self._results)
-            self._cut = _Cut(self._way, self._index, calls, tools, reason, at, error)
+            self._cut = Cut(self._way, self._index, calls, tools, reason, at, error)
 
-    def _make_cut(self, cut: _Cut) -> None:
+    def _make_cut(self, cut: Cut) -> None:
         way = cut.way
         if isinstance(way.end, Resume) and len(way.nodes) <= cut.index:
             return
@@ -281,7 +229,7 @@ class _Tracer:
                 hint="do not keep values of a program in lists or globals; return them",
             )
         if self._ended:
-            raise _PathOver
+            raise PathOver
         if self._cut is not None:
             raise NeedsValue(self._cut.reason)
 
@@ -298,7 +246,7 @@ class _Tracer:
             if not isinstance(way.end, Resume):
                 self._unstable()
             self._ended = True
-            raise _PathOver
+            raise PathOver
         if way.branch is not None:
             self._unstable()
         self._nodes += 1
@@ -317,9 +265,10 @@ class _Tracer:
             return bool(value.value)
         assert isinstance(value, Value), "conditions are values"
         self._check_going()
-        fact, holds = self._facts.get(value, (value, True))
-        if fact in self._decided:
-            return self._decided[fact] is holds
+        fact, holds = self._known.fact_of(value)
+        decided = self._known.decided(fact)
+        if decided is not None:
+            return decided is holds
         way = self._way
         if self._index < len(way.nodes):
             self._unstable()
@@ -327,13 +276,13 @@ class _Tracer:
             if not isinstance(way.end, Resume):
                 self._unstable()
             self._ended = True
-            raise _PathOver
+            raise PathOver
         if way.branch is None:
             if in_library():
                 self.need("a library asked for the truth of a value that is not known yet")
             if self._paths + len(self._todo) > MAX_PATHS:
                 self.need(f"more than {MAX_PATHS} ways through the program")
-            way.branch = (value, _Way(), _Way())
+            way.branch = (value, Way(), Way())
             way.after = self._raising_before(value)
             way.end_at = here()
             self._todo.append([*self._decisions[: self._taken], False])
@@ -345,7 +294,7 @@ class _Tracer:
         self._taken += 1
         self._way = way.branch[1] if choice else way.branch[2]
         self._index = 0
-        self._learn(fact, choice is holds)
+        self._known.learn(fact, choice is holds)
         return choice
 
     def _raising_before(self, condition: Value) -> tuple[Value, ...]:
@@ -360,30 +309,14 @@ class _Tracer:
             seen.update(new)
         return tuple(dict.fromkeys(self._raising[:-1] if last in seen else self._raising))
 
-    def _learn(self, fact: Fact, holds: bool) -> None:
-        """Note that a condition holds on this way, or that it does not."""
-        self._decided[fact] = holds
-        if isinstance(fact, Value):
-            return
-        text, known = fact
-        if holds:
-            self._texts[text] = known
-        elif (domain := self._domains.get(text)) and domain.exact:
-            left = [t for t in domain.texts if self._decided.get((text, t), True)]
-            if len(left) == 1:
-                self._texts[text] = left[0]
-
     def one_of_few(self, value: object) -> str | None:
         """What a text is on this way, if it can be one of a few; takes a way for each."""
         assert isinstance(value, Value), "symbolic texts are values"
         self._check_going()
-        domain = self._domains.get(value)
-        if domain is not None and len(domain.texts) <= MAX_TEXTS:
-            for text in domain.texts:
-                if value in self._texts or self._decided.get((value, text)) is False:
-                    continue
+        for text in self._known.open_texts(value):
+            if self._known.text(value) is None and self._known.decided((value, text)) is not False:
                 self.decide(self._pure("text.eq", (value, Const(text))))
-        return self._texts.get(value)
+        return self._known.text(value)
 
     # ---------------------------------------------------------------- Source of symbolic values
 
@@ -407,11 +340,7 @@ class _Tracer:
     def _pure(self, fn: str, operands: tuple[Operand, ...]) -> Value:
         made = self._emit(Pure(fn, operands), here())[0]
         if fn in ("text.eq", "text.ne"):
-            a, b = operands
-            if isinstance(a, Const):
-                a, b = b, a
-            if isinstance(a, Value) and isinstance(b, Const):
-                self._facts[made] = (a, str(b.value)), fn == "text.eq"
+            self._known.compared(made, operands, equal=fn == "text.eq")
         return made
 
     def need(self, what: str) -> NoReturn:
@@ -429,7 +358,8 @@ class _Tracer:
                     hint="do not keep values of a program in lists or globals; return them",
                 )
             held: Operand = value.value  # type: ignore[attr-defined] # it is symbolic
-            return Const(self._texts[held]) if held in self._texts else held
+            text = self._known.text(held) if isinstance(held, Value) else None
+            return held if text is None else Const(text)
         if value is None or type(value) in (bool, int, float):
             return Const(value)  # type: ignore[arg-type] # one of these
         if isinstance(value, str):
@@ -482,7 +412,7 @@ class _Tracer:
     def _note_choices(self, text: Value, params: GenParams) -> None:
         """What a gen with choices gives, if its tokens suffice, is one of these."""
         if params.choices and text.type == TEXT:
-            self._domains[text] = _Domain(tuple(dict.fromkeys(params.choices)), exact=False)
+            self._known.limit(text, params.choices, exact=False)
 
     def select(
         self,
@@ -497,8 +427,8 @@ class _Tracer:
         op = Select(state, operands, name, method, temperature, len(self._calls))
         after, choice = self._call(op, at)
         if all(isinstance(operand, Const) for operand in operands):
-            texts = tuple(str(o.value) for o in operands if isinstance(o, Const))
-            self._domains[choice] = _Domain(tuple(dict.fromkeys(texts)), exact=True)
+            texts = (str(o.value) for o in operands if isinstance(o, Const))
+            self._known.limit(choice, texts, exact=True)
         return after, choice
 
     def score(
@@ -552,7 +482,7 @@ class _Tracer:
         self._awaited.append(ref)
         if ref in self._types:
             return self._read_typed(ref, *self._types[ref])
-        return self._texts.get(ref) or self._symbolic(ref)
+        return self._known.text(ref) or self._symbolic(ref)
 
     def typed(self, ref: Value, type_text: str, name: str) -> None:
         self._types[ref] = type_text, name
@@ -565,10 +495,10 @@ class _Tracer:
         spec = lookup(kind)
         if spec is None or not spec.values:
             return self._symbolic(value)
-        self._domains[value] = _Domain(tuple(spec.values), exact=True)
+        self._known.limit(value, spec.values, exact=True)
         if all(type(one) is str for one in spec.values.values()):
-            return self._texts.get(value) or self._symbolic(value)
-        if kind == "bool" and value not in self._texts:
+            return self._known.text(value) or self._symbolic(value)
+        if kind == "bool" and self._known.text(value) is None:
             return self._symbolic(self._pure("text.eq", (value, Const("true"))))
         text = self.one_of_few(value)
         if text is None:
@@ -583,22 +513,12 @@ class _Tracer:
 
     def pick(self, index: Value, items: Sequence[Operand], at: Location | None) -> Value:
         picked = self._emit(Pick(index, tuple(items)), at)[0]
-        domains = [self._domain_of(item) for item in items]
-        if picked.type == TEXT and None not in domains:
-            texts = dict.fromkeys(text for d in domains if d is not None for text in d.texts)
-            exact = all(d.exact for d in domains if d is not None)
-            self._domains[picked] = _Domain(tuple(texts), exact=exact)
+        if picked.type == TEXT:
+            self._known.limit_to_one_of(picked, items)
         kinds = {self._types.get(item) if isinstance(item, Value) else None for item in items}
         if len(kinds) == 1 and (kind := kinds.pop()):
             self._types[picked] = kind
         return picked
-
-    def _domain_of(self, operand: Operand) -> _Domain | None:
-        """The texts that an operand can be, if that is known."""
-        if isinstance(operand, Const):
-            return _Domain((operand.value,), exact=True) if type(operand.value) is str else None
-        known = self._texts.get(operand)
-        return self._domains.get(operand) if known is None else _Domain((known,), exact=True)
 
     def attempt(self, ref: Operand, at: Location | None) -> Value:
         return self._emit(Attempt(ref), at)[0]
