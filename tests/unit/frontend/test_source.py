@@ -165,6 +165,17 @@ def test_what_a_builtin_calls_is_not_fooled(fake: lmc.Engine, helper: Any) -> No
     assert "[f(x) for x in xs]" in advice(reason)
 
 
+def test_type_may_be_handed_to_a_builtin(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        s += "".join(t.__name__ for t in map(type, [x, 3]))
+        s += " yes" if isinstance(x, type) else " no"
+        s += lmc.gen("a", 3)
+
+    assert not reasons(p)
+    assert same(p).text.startswith("strint no")
+
+
 def test_a_builtin_may_call_what_asks_for_none_of_a_text(fake: lmc.Engine) -> None:
     @lmc.jit
     def p(s: State, x: str) -> None:
