@@ -281,6 +281,12 @@ class JsonMatcher(TokenMatcher):
         found: MaskArray = row & (needs == needs[row].min())
         return found
 
+    def want_states(self) -> None:
+        pass  # tables have no record of keys
+
+    def state(self) -> None:
+        return None
+
     def advance(self, token: int) -> None:
         if self._ended or not self._fits(token):
             raise ValueError(f"token {token} is not allowed here")

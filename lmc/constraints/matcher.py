@@ -7,6 +7,8 @@ from lmc.constraints.forcing import Path
 from lmc.constraints.machine import DEAD
 from lmc.constraints.rows import MaskArray
 from lmc.constraints.tables import TokenTable
+from lmc.constraints.tabulating import want_table
+from lmc.constraints.token_classes import TokenState
 from lmc.constraints.vocabulary import Vocabulary
 from lmc.errors import ConstraintError
 
@@ -82,6 +84,18 @@ class TokenMatcher:
                 is given; so a caller with a budget does not wait for what cannot fit.
         """
         return 0 if self._ended else self._table.closer.cost(self._place, most)
+
+    def want_states(self) -> None:
+        """Say that a request could use `state`; tables are made when enough have said so."""
+        want_table(self.automaton.machine, self._table)
+
+    def state(self) -> TokenState | None:
+        """Where it stands, for a device that goes on by itself; None where it has no table."""
+        classes = self._table.classes
+        if classes is None or self._ended:
+            return None
+        number = classes.numbers.get(self._place)
+        return None if number is None else TokenState(classes, number)
 
     def advance(self, token: int) -> None:
         """Take a token.

@@ -27,6 +27,7 @@ from lmc.constraints.walking import kernels_ready, walk, walk_beside, walk_exits
 
 if TYPE_CHECKING:
     from lmc.constraints.slices import Slice
+    from lmc.constraints.token_classes import TokenClasses
     from lmc.constraints.vocabulary import Vocabulary
 
 __all__ = ["TokenTable"]
@@ -77,6 +78,8 @@ class TokenTable:
         whole = spells_all(machine, vocabulary)
         self.speller = None if whole else Speller(self.machine, vocabulary)
         self.closer = Closer(self.machine, vocabulary)
+        self.classes: TokenClasses | None = None  # see `tabulating`
+        self.wanted = 0  # by requests that could use `classes`
         self._nothing = vocabulary.rows.row(None, 0, np.empty(0, dtype=np.int32))
 
     def mask(self, place: int) -> MaskArray:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lmc.constraints.vocabulary import Trie
 
 __all__ = [
+    "COMPILE_FROM",
     "kernels_ready",
     "places_after",
     "prepare_kernels",
@@ -37,7 +38,7 @@ __all__ = [
 
 Tokens = npt.NDArray[np.int32]
 
-_COMPILE_FROM = 4096  # nodes of the trie; below that numpy is as fast as is worth waiting for
+COMPILE_FROM = 4096  # nodes of the trie; below that numpy is as fast as is worth waiting for
 
 
 def walk(machine: Machine, trie: Trie, place: int, *, above: int = 0) -> Tokens:
@@ -475,10 +476,10 @@ wait_for_kernels = _kernels.wait
 
 def prepare_kernels(trie: Trie) -> None:
     """Wait until walks of this trie are compiled, if they are to be."""
-    if len(trie) >= _COMPILE_FROM:
+    if len(trie) >= COMPILE_FROM:
         _kernels.wait()
 
 
 def kernels_ready(trie: Trie) -> bool:
     """Whether walks of this trie are compiled by now."""
-    return len(trie) >= _COMPILE_FROM and _kernels.get() is not None
+    return len(trie) >= COMPILE_FROM and _kernels.get() is not None

@@ -38,6 +38,7 @@ class DryRunner:
         self.context_length = limits.context_length
         self.most_repeats = limits.most_repeats
         self.step_positions = limits.step_positions
+        self.follows_states = False
         self._longest = longest
         self._ends = sorted(eos_ids)
         words = [n for n, raw in enumerate(token_bytes) if raw and _WORD.fullmatch(raw)]

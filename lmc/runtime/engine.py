@@ -146,6 +146,7 @@ class EngineCore:
             kv_tokens=self.runner.kv_tokens,
             context_length=self.runner.context_length,
             most_repeats=self.runner.most_repeats,
+            follows_states=self.runner.follows_states,
             stats=self.stats,
             **self._limits,
         )

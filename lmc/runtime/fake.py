@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from lmc.constraints.token_classes import TokenState
 from lmc.errors import InternalError
 from lmc.runtime.request import MaskArray, Outcome, Sampling, Segment, Step, TopTokens
 
@@ -68,12 +69,14 @@ class FakeRunner:
         token_bytes: Sequence[bytes | None] | None = None,
         eos_ids: frozenset[int] = frozenset(),
         most_repeats: int = 1,
+        follows_states: bool = False,
     ) -> None:
         self.vocab_size = vocab_size
         self.context_length = context_length
         self.kv_tokens = kv_tokens
         self.most_repeats = most_repeats
         self.step_positions = 0
+        self.follows_states = follows_states
         self.steps = 0
         self._drawn: Sequence[int] = ()  # by the last pass
         self._kv: _Words = np.zeros(kv_tokens, np.uint64)  # 0: never written
@@ -114,14 +117,18 @@ class FakeRunner:
         ]
         for number in range(1, step.repeats + 1):
             outcome = self._run(segments)
+            if number > 1:
+                forced = map(_forced, segments, outcome.tokens)
+                outcome = dataclasses.replace(outcome, tokens=tuple(forced))
             yield outcome
             segments = [
                 dataclasses.replace(
                     segment,
                     tokens=np.array([token], np.int32),
-                    start=segment.start + 1,
-                    slots=whole.slots[: segment.start + 2],
+                    start=segment.start + len(segment.tokens),
+                    slots=whole.slots[: segment.start + len(segment.tokens) + 1],
                     position=segment.position + 1,
+                    state=_after(segment.state, token),
                 )
                 for segment, whole, token in zip(
                     segments, step.segments, outcome.tokens, strict=True
@@ -205,6 +212,21 @@ class FakeRunner:
         return tuple(float(logprobs[target]) for target in targets)
 
 
+def _forced(segment: Segment, token: int) -> int:
+    """What a repeat gives in place of the token that was drawn."""
+    state = segment.state
+    forced = -1 if state is None else int(state.classes.forced[state.number])
+    return token if forced < 0 else forced
+
+
+def _after(state: TokenState | None, token: int) -> TokenState | None:
+    """The state after a token; None if the tables do not have it."""
+    if state is None:
+        return None
+    number = state.classes.step(state.number, token)
+    return None if number < 0 else TokenState(state.classes, number)
+
+
 def _readability(raw: bytes | None) -> float:
     """How much likelier a token is for being readable."""
     if not raw:
@@ -228,6 +250,8 @@ def _log_softmax(logits: _Logits) -> _Logits:
 def _draw(logits: _Logits, sampling: Sampling, segment: Segment, ids: _Words) -> int:
     """A token: the most likely one, or by the Gumbel-max trick with counter-based noise."""
     allowed: MaskArray = np.ones(len(logits), np.bool_) if segment.mask is None else segment.mask
+    if segment.state is not None:
+        allowed = segment.state.classes.mask(segment.state.number)
     if segment.banned:
         allowed = allowed.copy()
         allowed[list(segment.banned)] = False

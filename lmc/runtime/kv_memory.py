@@ -124,6 +124,11 @@ class KVMemory:
         self.pool.give(sequence.slots[end : sequence.placed])
         sequence.placed = end
 
+    def take_back(self, sequence: TokenSequence, end: int) -> None:
+        """Take the slots of what a running sequence has behind `end`, which are its own."""
+        self.pool.give(sequence.slots[end : sequence.placed])
+        sequence.computed = sequence.placed = end
+
     def let_go(self, sequence: TokenSequence, end: int, others: IntArray) -> None:
         """Take a sequence's slots: the cache gets what is computed up to `end`.
 

@@ -108,6 +108,7 @@ class ModelRunner:
         self.context_length = config.context_length
         self.kv_tokens = kv_tokens
         self.most_repeats = 1
+        self.follows_states = False
         self.dtype = _dtype(dtype)
         self.seconds: dict[str, float] = {"forward": 0.0, "logits": 0.0, "sample": 0.0}
         with torch.inference_mode(), _one_torch_thread():

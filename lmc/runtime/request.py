@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmc.constraints.automaton import Automaton
+from lmc.constraints.token_classes import TokenState
 from lmc.params import GenParams
 from lmc.runtime.adjustment import Adjustment
 
@@ -94,6 +95,12 @@ class Constraint(Protocol):
 
         Some number above `most` if it is clear without counting that it has more than these.
         """
+
+    def want_states(self) -> None:
+        """Say that `state` would be of use."""
+
+    def state(self) -> TokenState | None:
+        """Where it stands in tables that say what `mask` does; None while it has none there."""
 
     def advance(self, token: int) -> None:
         """Take an allowed token; raises ValueError for any other."""
@@ -266,6 +273,8 @@ class Segment:
         sample: draw the token after the last one, or None.
         position: how many tokens the gen has made so far: the counter of the random draw.
         mask: allowed tokens for that draw, bool (vocabulary,), or None for all.
+        state: the same as a state of tables; instead of `mask`, and only for a runner that
+            `follows_states`.
         banned: token ids that may not be drawn (`ignore_eos`, `min_tokens`).
         adjustment: changes of the logits before that draw, or None.
         top: how many of the most likely tokens are wanted with it.
@@ -283,6 +292,7 @@ class Segment:
     banned: tuple[int, ...] = ()
     adjustment: Adjustment | None = None
     top: int = 0
+    state: TokenState | None = None
     targets: tuple[tuple[int, ...], ...] = ()
 
 
@@ -292,8 +302,10 @@ class Step:
 
     Attributes:
         repeats: how many. Each one after the first computes the tokens that the one before has
-            drawn, at the next positions, and draws the next. All segments then have one token, a
-            sample, and nothing else that is wanted.
+            given, at the next positions, and draws the next. All segments then have a sample, and
+            nothing else that is wanted. A segment with a `state` moves along its tables: after the
+            first pass, a token that they say is forced is given instead of a draw; where they are
+            at an end, what is given means nothing, and may be -1. One with a mask keeps it.
         after: empty, or for each segment the one of the step started before this one whose last
             draw is its token; what stands in `Segment.tokens` says nothing then.
     """
@@ -347,6 +359,7 @@ class Runner(Protocol):
     kv_tokens: int
     most_repeats: int  # of a step
     step_positions: int  # that take as long as a step does, beside those it has
+    follows_states: bool  # of constraints, in place of masks; see `Segment.state` and `Step`
 
     def run(self, step: Step) -> Outcome:
         """Compute one step."""

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from lmc.constraints.token_classes import TokenState
 from lmc.errors import InternalError
 from lmc.runtime.adjustment import Adjustment
 from lmc.runtime.request import MaskArray, Sampling
@@ -60,13 +61,17 @@ NEAR_ENOUGH = 0.01  # nats by which float32 may be wrong about a distance
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A token to be drawn after one row; see `Segment` for the fields."""
+    """A token to be drawn after one row; see `Segment` for the fields.
+
+    Only a device's sampler knows of `state`.
+    """
 
     sampling: Sampling
     position: int = 0
     mask: MaskArray | None = None
     banned: tuple[int, ...] = ()
     adjustment: Adjustment | None = None
+    state: TokenState | None = None
 
 
 def scramble(x: WordArray) -> WordArray:

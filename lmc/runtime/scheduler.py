@@ -58,6 +58,8 @@ _OTHERS_SHARE = 0.25  # of a step, for those that came after a long prompt
 _NO_SLOTS: IntArray = np.empty(0, np.int32)
 _REPEATS_BEYOND = 4  # repeats that are made although a request ends before
 _LEAD = 4  # repeats that are not done when the next step is given
+_LEFT_BEHIND = 8  # one of so many requests may take part in the first of several repeats only
+_ROWS_WORTH_A_PASS = 32  # requests from which on forced tokens are as well computed one by one
 _FIRST_ROOM = 64  # tokens that a sequence can grow by before its buffers are moved
 
 
@@ -102,6 +104,7 @@ class Scheduler:
         max_overtaken: int = 256,
         headroom: int = 16,
         most_repeats: int = 1,
+        follows_states: bool = False,
         stats: EngineStats | None = None,
     ) -> None:
         """Args:
@@ -112,6 +115,7 @@ class Scheduler:
         max_overtaken: how many later requests may be admitted before one.
         headroom: slots left for each running request to grow when another is admitted.
         most_repeats: how often the runner may repeat a step by itself.
+        follows_states: whether it then moves along tables of constraints.
         """
         if max_batch_tokens < 1 or max_running < 1 or max_overtaken < 0:
             raise InternalError("a step needs room for at least one token of one request")
@@ -124,6 +128,7 @@ class Scheduler:
         self._most_running = max_running
         self._headroom = headroom
         self._most_repeats = most_repeats
+        self._follows_states = follows_states
         self._repeats = 1  # of the step that is put together
         self._running: list[Job] = []  # in order of admission
         self._waiting = WaitingQueue(max_overtaken)
@@ -187,7 +192,9 @@ class Scheduler:
             LmcError: it is malformed, too large, or its constraint fails.
         """
         prompt = len(request.keys)
-        work = work_of(request, self._vocabulary, self._context - prompt)
+        work = work_of(
+            request, self._vocabulary, self._context - prompt, tables=self._follows_states
+        )
         deepest = prompt
         needed = prompt
         if isinstance(work, ScoreWork):
@@ -262,7 +269,8 @@ class Scheduler:
         self._flights.append(self._parts)
         self.memory.launched()
         self.stats.model_steps += step.repeats
-        self.stats.computed_tokens += step.repeats * sum(len(s.tokens) for s in step.segments)
+        self.stats.computed_tokens += sum(len(s.tokens) for s in step.segments)
+        self.stats.computed_tokens += (step.repeats - 1) * len(step.segments)
         self.memory.note_peak()
         return step
 
@@ -305,9 +313,10 @@ class Scheduler:
         try:
             for outcome in outcomes:
                 ahead -= 1
-                live = [part for part in live if not part.over]
-                for part in live:
-                    self._take(part, step, outcome, ahead)
+                live = [
+                    part for part in live
+                    if not part.over and self._take_next(part, step, outcome, ahead)
+                ]  # fmt: skip
                 if ahead == lead and launch is not None:
                     following = self._continuing(live, ahead)
                     if following is not None:
@@ -318,6 +327,30 @@ class Scheduler:
                     error = RunError(f"a step of the model failed: {cause or type(cause).__name__}")
                     error.__cause__ = cause
                     self._abort(part.job, error)
+
+    def _take_next(self, part: _Part, step: Step, outcome: Outcome, ahead: int) -> bool:
+        """Take what a repeat gave for one job; whether it is a token that the job has.
+
+        Where a constraint forces another one, or wants a draw that the runner cannot know how to
+        make, what lies beyond is of no use, and the job goes on from here with the next step.
+        """
+        job, sequence, work = part.job, part.job.sequence, part.work
+        assert isinstance(work, GenWork), "only draws are repeated"
+        end = part.placed - ahead
+        try:
+            if sequence.total > end:  # forced, and known already
+                sequence.computed = end
+                if int(sequence.tokens[end]) == outcome.tokens[part.first]:
+                    return True
+            elif work.goes_on():
+                self._take(part, step, outcome, ahead)
+                return True
+        except LmcError as error:
+            self._abort(job, error)
+            return False
+        # Who has no token to go on from computes the last one again.
+        self.memory.take_back(sequence, min(end, sequence.total - 1))
+        return False
 
     def fail(self, make_error: Callable[[], LmcError], cause: BaseException, kept: int = 0) -> None:
         """The steps under way raised, but for the `kept` oldest.
@@ -456,25 +489,35 @@ class Scheduler:
         more = len(decoding) < len(self._running) or (
             self._waiting and len(self._running) < self._max_running
         )
-        if self._most_repeats == 1 or not decoding or more or max(counts) > 1 or self._room.short:
+        if self._most_repeats == 1 or not decoding or more or self._room.short:
             return 1
-        repeats, first_end = self._most_repeats, self._context
-        for job in decoding:
+        rows, most, likely = len(decoding), self._most_repeats, 0
+        aheads: list[int] = []
+        ends: list[int] = []
+        for job, count in zip(decoding, counts, strict=True):
             work = job.need_work()
-            if not isinstance(work, GenWork) or job.sequence.placed + 1 < job.sequence.total:
+            if not isinstance(work, GenWork) or job.sequence.placed + count < job.sequence.total:
                 return 1
-            repeats = min(repeats, work.ahead(), self._context - job.sequence.total + 1)
-            first_end = min(first_end, work.to_make())
-        repeats = min(
-            repeats, max(first_end, _REPEATS_BEYOND), self.memory.available // len(decoding)
-        )
-        return max(repeats, 1)
+            if work.jumps and rows < _ROWS_WORTH_A_PASS:
+                return 1
+            most = min(most, self._context - job.sequence.total + 1)
+            aheads.append(work.ahead())
+            ends.append(work.to_make())
+            likely = max(likely, work.likely())
+        if not all(aheads):
+            return 1
+        return max(1, min(
+            most,
+            sorted(aheads)[rows // _LEFT_BEHIND],
+            max(min(*ends, likely), _REPEATS_BEYOND),
+            1 + (self.memory.available - sum(counts)) // rows,
+        ))  # fmt: skip
 
     def _continuing(self, live: list[_Part], left: int) -> Step | None:
         """A step that goes on from the last of the `left` repeats that are not done yet.
 
-        None if a decision may be needed first: one of those that run ends before, or takes part in
-        no step; another waits for a place; memory is short.
+        None if a decision may be needed first: one of those that run ends before, has a constraint
+        or takes part in no step; another waits for a place; memory is short.
         """
         ends = self._cancelled or self._flights or len(live) != len(self._running)
         waits = self._waiting and len(self._running) < self._max_running
@@ -483,7 +526,9 @@ class Scheduler:
         repeats, first_end = self._most_repeats, self._context
         for part in live:
             work, sequence = part.work, part.job.sequence
-            if not isinstance(work, GenWork) or sequence.placed + 1 != sequence.total + left:
+            if not isinstance(work, GenWork) or work.constrained:
+                return None
+            if sequence.placed + 1 != sequence.total + left:
                 return None
             repeats = min(repeats, work.ahead(), self._context - sequence.total - left + 1)
             first_end = min(first_end, work.to_make() - left)

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from lmc.constraints.stopping import Stops, stops_of
+from lmc.constraints.token_classes import LEAST_CAP, TokenState
 from lmc.errors import LmcError, RunError, UsageError
 from lmc.runtime.adjustment import Adjuster
 from lmc.runtime.output import TextAssembler, open_character
@@ -115,6 +116,9 @@ STEER_TOKENS = 24
 AHEAD, AHEAD_OF_LIMIT = 8, 64
 """Tokens drawn in advance where the text may end at any, and where it goes on to its limit."""
 
+MORE_THAN_LEAST = 1.25
+"""A constrained text has that many tokens left, in terms of the shortest one: a guess."""
+
 
 class GenWork:
     """Draws tokens until a stop string, an end token, a limit or the constraint ends the text."""
@@ -122,11 +126,18 @@ class GenWork:
     computes_last = True
     branches = 0
 
-    def __init__(self, request: GenRequest, vocabulary: Vocabulary, limit: int) -> None:
-        """Args: limit: most tokens that may be made, here because of the context's length."""
+    def __init__(
+        self, request: GenRequest, vocabulary: Vocabulary, limit: int, *, tables: bool = False
+    ) -> None:
+        """Args:
+        limit: most tokens that may be made, here because of the context's length.
+        tables: whether the runner follows states of constraints.
+        """
         self._vocabulary = vocabulary
         self._sampling = request.sampling
         self._constraint = request.constraint
+        self._tables = tables
+        self._state: TokenState | None = None
         self._jump = request.params.jump_forward
         params = request.params
         # One token of the closing text may be needed, to tell that what is before it has ended.
@@ -176,6 +187,8 @@ class GenWork:
         """
         if self._limit > 0 and self._constraint is not None:
             with _guard():
+                if self._tables:
+                    self._constraint.want_states()
                 most = self._limit + self._closing_tokens
                 self._shortest = self._constraint.shortest_tokens(most)
                 if self._constraint.is_finished() or self._only_closing_left():
@@ -190,11 +203,52 @@ class GenWork:
         return self._limit - len(self.made)
 
     def ahead(self) -> int:
-        """How many tokens may be drawn one after the other before `prepare` is needed again."""
-        waits = self._constraint is not None or self._adjuster is not None or self._top > 0
-        if waits or len(self.made) < self._least:
-            return 1
-        return AHEAD if self._ends or self._stops or self._stoppable else AHEAD_OF_LIMIT
+        """How many tokens may be drawn one after the other before `prepare` is needed again.
+
+        As far as that is known: `goes_on` says it for each. 0 if each is to be asked for.
+        """
+        if self._adjuster is not None or self._top > 0 or len(self.made) < self._least:
+            return 0
+        if self._constraint is None:
+            return AHEAD if self._ends or self._stops or self._stoppable else AHEAD_OF_LIMIT
+        if not self._tables or not self._jump or self._scored:
+            return 0
+        return 1 if self._state is None else max(1, self._before_the_end())
+
+    def goes_on(self) -> bool:
+        """Whether what a runner draws by itself after what it gave so far is what is wanted.
+
+        Of a runner that has followed the tables since the last `prepare`.
+        """
+        constraint, held = self._constraint, self._state
+        if constraint is None:
+            return True
+        with _guard():
+            now = None if held is None else constraint.state()
+        if now is None or held is None or now.classes is not held.classes:
+            return False
+        return now.classes.forced[now.number] < 0 and self._before_the_end() > 0
+
+    def _before_the_end(self) -> int:
+        """Tokens that may be made before masks begin to lead to an end in time."""
+        return self.to_make() + self._closing_tokens - self._shortest - STEER_TOKENS
+
+    @property
+    def constrained(self) -> bool:
+        """Whether there is a constraint."""
+        return self._constraint is not None
+
+    @property
+    def jumps(self) -> bool:
+        """Whether texts are forced, so that a step for every token may be more than is needed."""
+        return self._state is not None and self._state.classes.jumps
+
+    def likely(self) -> int:
+        """How many tokens are likely to be left."""
+        if self._state is None:
+            return self.to_make()
+        least = int(self._state.classes.least[self._state.number])
+        return self.to_make() if least == LEAST_CAP else round(MORE_THAN_LEAST * least) + 1
 
     def prepare(self) -> None:
         """Ask the constraint what may come next.
@@ -204,6 +258,7 @@ class GenWork:
         """
         early = self._least and len(self.made) < self._least
         self._banned = self._banned_early if early else self._banned_always
+        self._state = None
         if self._constraint is None:
             return
         if self._due:
@@ -213,7 +268,12 @@ class GenWork:
             return
         with _guard():
             room = self.to_make() + self._closing_tokens
-            near = room <= self._shortest + STEER_TOKENS
+            near = self._before_the_end() <= 0
+            if self._tables and not near and not self._banned:
+                self._state = self._constraint.state()
+                if self._state is not None:
+                    self._mask = None
+                    return
             mask = self._constraint.mask_within(room) if near else self._constraint.mask()
             if near and not _any_but(mask, self._banned):
                 mask = self._constraint.mask()  # it could only end here, and may not
@@ -238,6 +298,7 @@ class GenWork:
             self._banned,
             None if self._adjuster is None else self._adjuster.current(),
             self._top,
+            self._state,
         )
 
     def place_branches(self, sequence: TokenSequence, slots: IntArray) -> list[Segment]:
@@ -408,9 +469,12 @@ class PrefillWork:
 
 
 def work_of(
-    request: Request, vocabulary: Vocabulary, limit: int
+    request: Request, vocabulary: Vocabulary, limit: int, *, tables: bool = False
 ) -> GenWork | ScoreWork | PrefillWork:
     """The work of a request; `limit` is the room left in the model's context.
+
+    Args:
+        tables: whether the runner follows states of constraints.
 
     Raises:
         UsageError: the request is malformed.
@@ -431,7 +495,7 @@ def work_of(
                     f"{what} holds the token id {wrong[0]}",
                     hint=f"the model's tokens are 0 to {vocabulary.size - 1}",
                 )
-        return GenWork(request, vocabulary, limit)
+        return GenWork(request, vocabulary, limit, tables=tables)
     if isinstance(request, ScoreRequest):
         if not request.continuations or not all(request.continuations):
             raise UsageError(

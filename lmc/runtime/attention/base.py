@@ -34,7 +34,7 @@ class Batch:
 
     @staticmethod
     def of(step: Step) -> Batch:
-        """Lay out a step."""
+        """Lay out a step, or the first pass of one that is repeated."""
         segments = step.segments
         sizes = [len(s.tokens) for s in segments]
         starts = np.repeat(np.array([s.start for s in segments], np.int32), sizes)
@@ -45,9 +45,9 @@ class Batch:
             first=tuple(ends[:-1].tolist()),
             tokens=np.concatenate([s.tokens for s in segments]).astype(np.int32, copy=False),
             positions=starts + inside,
-            slots=np.concatenate([s.slots[s.start :] for s in segments]).astype(
-                np.int32, copy=False
-            ),
+            slots=np.concatenate(
+                [s.slots[s.start : s.start + len(s.tokens)] for s in segments]
+            ).astype(np.int32, copy=False),
         )
 
     @property

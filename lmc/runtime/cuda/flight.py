@@ -29,7 +29,6 @@ __all__ = [
     "Started",
     "Tables",
     "Wanted",
-    "batch_of",
     "greatest",
     "next_batch",
     "to_host",
@@ -75,7 +74,7 @@ class Wanted:
             if segment.sample is not None:
                 wish = Wish(
                     segment.sample, segment.position, segment.mask, segment.banned,
-                    segment.adjustment,
+                    segment.adjustment, segment.state,
                 )  # fmt: skip
                 if segments and segments[-1] == (i, last):
                     wishes[-1] = wish
@@ -89,8 +88,9 @@ class Wanted:
         )
 
     def next(self) -> Wanted:
-        """The same rows, a token later."""
-        return replace(self, positions=self.positions + 1)
+        """The same segments, a token later; each has one row then."""
+        rows = np.arange(len(self.rows), dtype=np.int32)
+        return replace(self, rows=rows, positions=self.positions + 1)
 
     def with_top(self, batch: Batch, low: int, high: int) -> list[tuple[int, int]]:
         """The places from `low` to `high`, less `low`, whose draws want the most likely tokens."""
@@ -200,6 +200,7 @@ class Pending:
     wanted: Wanted
     answer: Answer
     tops: list[tuple[Tensor, Tensor]]
+    repeat: bool = False  # then rows may be where nothing is known to come next
 
     def outcome(self) -> Outcome:
         """Wait, and say what came of it."""
@@ -222,7 +223,7 @@ class Pending:
             wanted.segments, wanted.wishes, found, values, strict=True
         ):
             if wish is not None:
-                if token < 0:
+                if token < 0 and not self.repeat:
                     raise InternalError("a mask allows no token at all")
                 tokens[i], logprobs[i] = token, value
         if self.answer.scores is not None:
@@ -272,23 +273,19 @@ class Tables:
 
     def after(self, number: int) -> Tables:
         """After so many repeats."""
-        return replace(self, lengths=self.lengths + number) if number else self
-
-
-def batch_of(step: Step) -> Batch:
-    """The first pass of a step."""
-    if step.repeats == 1:
-        return Batch.of(step)
-    return Batch(
-        step.segments,
-        tuple(range(len(step.segments))),
-        np.concatenate([s.tokens for s in step.segments]),
-        np.array([s.start for s in step.segments], np.int32),
-        np.array([s.slots[s.start] for s in step.segments], np.int32),
-    )
+        if not number:
+            return self
+        return replace(self, lengths=self.lengths + number, sizes=np.ones_like(self.sizes))
 
 
 def next_batch(batch: Batch, step: Step, number: int) -> Batch:
     """Repeat `number` of a step; its tokens are known to the device only."""
-    slots = np.array([s.slots[s.start + number] for s in step.segments], np.int32)
-    return replace(batch, positions=batch.positions + np.int32(1), slots=slots)
+    ends = np.array([s.start + len(s.tokens) - 1 + number for s in step.segments], np.int32)
+    slots = [s.slots[end] for s, end in zip(step.segments, ends.tolist(), strict=True)]
+    return Batch(
+        step.segments,
+        tuple(range(len(ends))),
+        batch.tokens[: len(ends)],
+        ends,
+        np.array(slots, np.int32),
+    )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmc.constraints.token_classes import TokenClasses, TokenState
 from lmc.errors import CapacityError, InternalError, RunError, UsageError
 from lmc.runtime.attention.base import Batch
 from lmc.runtime.config import ModelConfig
@@ -33,7 +34,6 @@ from lmc.runtime.cuda.flight import (
     Started,
     Tables,
     Wanted,
-    batch_of,
     greatest,
     next_batch,
     to_host,
@@ -45,6 +45,7 @@ from lmc.runtime.cuda.sampler import DeviceSampler, Drawn
 from lmc.runtime.cuda.staging import Staging
 from lmc.runtime.device_memory import DeviceMemoryError, is_out_of_memory
 from lmc.runtime.request import Flight, IntArray, Outcome, Sampling, Segment, Step
+from lmc.runtime.sampler import Wish
 
 if TYPE_CHECKING:
     from lmc.runtime.tensor_parallel.group import Group
@@ -56,6 +57,7 @@ _log = logging.getLogger("lmc.cuda")
 LOGIT_ROWS = 512  # rows scored at once: bounds the memory of logits
 MASK_ROWS = 4096
 STEP_POSITIONS = 128  # a step of 4.8 ms beside prompts at 38,700 positions a second (an 8B model)
+TABLE_STATES, TABLES = 16384, 64  # of constraints
 MOST_REPEATS = 16  # of a step: what the CPU does in between is done once for so many tokens
 PLACES = 8192  # partial results of attention that graphs have room for
 TABLE = 1 << 22  # slots of a step that graphs have room for
@@ -141,10 +143,11 @@ class CudaRunner:
         self.deterministic = deterministic
         self.most_repeats = MOST_REPEATS
         self.step_positions = STEP_POSITIONS
+        self.follows_states = True
         self.seconds: dict[str, float] = {"plan": 0.0, "launch": 0.0, "wait": 0.0}
         self._max_rows = max_batch_tokens
         self._group = group
-        self._drawn: Tensor | None = None  # by the last pass, a token for each row with logits
+        self._given: Drawn | None = None  # by the last pass, for each row with logits
         self._rows_drawn: IntArray = np.zeros(0, np.int32)  # of each segment, the last such row
         with torch.inference_mode():
             try:
@@ -189,7 +192,9 @@ class CudaRunner:
         )  # fmt: skip
         rows = min(LOGIT_ROWS, self._max_rows)
         self._logits = torch.zeros(rows, self.vocab_size, device=self.device)
-        self._sampler = DeviceSampler(self.vocab_size, rows, MASK_ROWS, self.device)
+        self._sampler = DeviceSampler(
+            self.vocab_size, rows, MASK_ROWS, self.device, table_states=TABLE_STATES, tables=TABLES
+        )  # fmt: skip
         self._lanes = deque(_Lane(Staging(1 << 22, self.device)) for _ in range(2))
         self._staging = self._lanes[0].staging
         self._table = torch.zeros(TABLE, dtype=torch.int32, device=self.device)
@@ -223,6 +228,9 @@ class CudaRunner:
     def _steps_of_all_kinds(self) -> Iterator[Step]:
         """Steps that launch every kernel; they write to the slot that nobody reads."""
         drawn = Sampling(temperature=1.0, top_p=0.5)
+        nothing = np.zeros(self.vocab_size, np.int16)
+        one = np.zeros((1, 1), np.int32)
+        state = TokenState(TokenClasses(nothing, one, one[0] - 1, one[0], {}), 0)
         each = min(self._max_rows, self.context_length, 512)
         for rows, sample in ((1, drawn), (1, Sampling()), (self._max_rows, Sampling())):
             segments = []
@@ -233,6 +241,10 @@ class CudaRunner:
                 targets = ((0,),) * count if rows == 1 else ()
                 segments.append(Segment(tokens, 0, slots, sample=sample, targets=targets))
             yield Step(tuple(segments))
+            if rows == 1:
+                slots = np.full(2, self.kv_tokens, np.int32)
+                moves = Segment(tokens, 0, slots, sample=sample, state=state)
+                yield Step((moves,), repeats=2)
 
     def _make_parts(self, places: int) -> tuple[Tensor, Tensor]:
         """Room for partial results of attention, and for their weights."""
@@ -325,7 +337,7 @@ class CudaRunner:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # what was launched may still read the staging
             torch.cuda.empty_cache()
-        self._sampler.forget_masks()  # some may not have been copied
+        self._sampler.forget()  # some may not have been copied
         kind = DeviceMemoryError if self._group is None else RunError
         rows = sum(len(s.tokens) for s in step.segments)
         raise kind(
@@ -342,22 +354,22 @@ class CudaRunner:
 
     def _launch_all(self, step: Step) -> list[Pending]:
         """Put everything for a step and its repeats into the device's queue."""
-        batch = batch_of(step)
+        batch = Batch.of(step)
         wanted = Wanted.of(batch)
         tables = Tables.of(step)
         slots = self._slots(tables)
         pending: list[Pending] = []
-        drawn = self._drawn if step.after else None
+        given = self._given if step.after else None
         for number in range(step.repeats):
             if number:
                 batch, wanted = next_batch(batch, step, number), wanted.next()
-            if self._group is not None and drawn is not None:
-                self._group.share(drawn)
-            if not number and drawn is not None:
-                drawn = drawn[self._to_device(self._rows_drawn[list(step.after)])]
-            one, drawn = self._launch(batch, wanted, tables.after(number), slots, drawn)
+            if self._group is not None and given is not None:
+                self._group.share(given.tokens)
+            if not number and given is not None:
+                given = given.of(self._to_device(self._rows_drawn[list(step.after)]))
+            one, given = self._launch(batch, wanted, tables.after(number), slots, given)
             pending.append(one)
-        self._drawn = drawn
+        self._given = given
         self._rows_drawn = np.zeros(len(step.segments), np.int32)
         for place, (segment, _) in enumerate(wanted.segments):
             self._rows_drawn[segment] = place
@@ -372,19 +384,28 @@ class CudaRunner:
         return slots
 
     def _launch(
-        self, batch: Batch, wanted: Wanted, tables: Tables, slots: Tensor,
-        tokens: Tensor | None,
-    ) -> tuple[Pending, Tensor | None]:  # fmt: skip
-        """Put one pass into the device's queue; `tokens`, if given, instead of the batch's."""
+        self, batch: Batch, wanted: Wanted, tables: Tables, slots: Tensor, given: Drawn | None,
+    ) -> tuple[Pending, Drawn | None]:  # fmt: skip
+        """Put one pass into the device's queue.
+
+        Args:
+            given: of the pass that this one repeats; its tokens are computed, not the batch's.
+        """
         if self._group is not None and self._group.shard.rank > 0:
-            return self._launch_beside(batch, wanted, tables, slots, tokens)
+            return self._launch_beside(batch, wanted, tables, slots, given)
+        states: IntArray | None = None
+        wishes: Sequence[Wish | None] = wanted.wishes
+        if given is None:
+            states, wishes = self._sampler.states(wishes, self._staging)
         prepared = []
         for at in range(0, len(wanted.rows), LOGIT_ROWS):
             some = slice(at, at + LOGIT_ROWS)
+            own = None if states is None else states[some]
             prepared.append(
-                self._sampler.prepare(wanted.wishes[some], wanted.positions[some], self._staging)
+                self._sampler.prepare(wishes[some], wanted.positions[some], own, self._staging)
             )
         rows_wanted = self._to_device(wanted.rows)
+        tokens = None if given is None else given.tokens
         trimmed = self._forward(batch, tables, slots, tokens, rows_wanted)
         drawn: list[Drawn] = []
         scores: list[Tensor] = []
@@ -393,7 +414,8 @@ class CudaRunner:
             at = nth * LOGIT_ROWS
             among = self._model.first_rows(0, len(wanted.rows)) if trimmed else rows_wanted
             logits = self._model.logits(among[at : at + rows.count], self._logits)
-            drawn.append(self._sampler.draw(logits, rows))
+            own_states = None if given is None else given.states[at : at + rows.count]
+            drawn.append(self._sampler.draw(logits, rows, own_states))
             asked = wanted.asked(at, at + rows.count)
             if asked is not None:
                 places = self._to_device(asked[0] - at).long()
@@ -404,20 +426,26 @@ class CudaRunner:
                 for row, i in wanted.with_top(batch, at, at + rows.count)
             ]
         lost = None if self._group is None else self._group.lost
-        pending = Pending(batch, wanted, to_host(drawn, scores, self.device, lost), tops)
-        return pending, torch.cat([one.tokens for one in drawn]) if drawn else None
+        answer = to_host(drawn, scores, self.device, lost)
+        pending = Pending(batch, wanted, answer, tops, repeat=given is not None)
+        return pending, Drawn.joined(drawn)
 
     def _launch_beside(
-        self, batch: Batch, wanted: Wanted, tables: Tables, slots: Tensor,
-        tokens: Tensor | None,
-    ) -> tuple[Pending, Tensor | None]:  # fmt: skip
+        self, batch: Batch, wanted: Wanted, tables: Tables, slots: Tensor, given: Drawn | None,
+    ) -> tuple[Pending, Drawn | None]:  # fmt: skip
         """The same of another part than the first, which draws the tokens."""
         rows = self._to_device(wanted.rows)
+        tokens = None if given is None else given.tokens
         if self._forward(batch, tables, slots, tokens, rows):
             rows = self._model.first_rows(0, len(rows))
         for at in range(0, len(rows), LOGIT_ROWS):
             self._model.logits(rows[at : at + LOGIT_ROWS], self._logits)
-        return Pending(batch, wanted, to_host([], [], self.device), []), torch.empty_like(rows)
+        tokens = torch.empty_like(rows)  # the first part's come here
+        unused = torch.empty(0, device=self.device)
+        return (
+            Pending(batch, wanted, to_host([], [], self.device), []),
+            Drawn(tokens, unused, unused, unused),
+        )
 
     def _to_device(self, values: IntArray) -> Tensor:
         target = torch.empty(len(values), dtype=torch.int32, device=self.device)
@@ -540,10 +568,12 @@ class CudaRunner:
                 )
             if s.targets and len(s.targets) != count:
                 raise InternalError(f"segment {i} has {len(s.targets)} rows of targets")
-            if (step.repeats > 1 or step.after) and (count > 1 or s.sample is None or s.targets):
+            if (step.repeats > 1 or step.after) and (s.sample is None or s.targets):
+                raise InternalError(f"segment {i} of a repeated step does not draw a token")
+            if step.after and count > 1:
                 raise InternalError(f"segment {i} of a repeated step does not draw one token")
             last = max(last, len(s.slots))
-        known = len(self._rows_drawn) if self._drawn is not None else 0
+        known = len(self._rows_drawn) if self._given is not None else 0
         if step.after and max(step.after) >= known:
             raise InternalError("a step continues one that has fewer segments")
         tokens = np.concatenate([s.tokens for s in step.segments])

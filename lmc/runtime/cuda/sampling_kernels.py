@@ -1,7 +1,8 @@
 """Triton kernels that draw tokens by the definitions of `lmc.runtime.sampler`.
 
 `scan_scores` goes over a piece of a row of logits: greatest logit, sum of exponentials, and the
-token with the greatest score among those allowed. `choose_tokens` puts the pieces together.
+token with the greatest score among those allowed. `choose_tokens` puts the pieces together, and
+moves rows along the tables of their constraints (`tables`).
 
 Promises    the random numbers are those of the CPU's sampler; scores of sampled rows in float64,
             so that the same logits give the same token.
@@ -28,9 +29,10 @@ def _scramble(x):
 @triton.jit
 def scan_scores(
     logits, kinds, temperatures, key_words, mask_rows, masks, keep_rows, keeps,
+    states, next_states, table_of, class_of,
     tops, sums, bests, ids,
     VOCABULARY: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr,
-    KEEP: tl.constexpr,
+    KEEP: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One program for a piece of BLOCK tokens of a row.
 
@@ -41,6 +43,8 @@ def scan_scores(
         key_words: int32, (rows, 2), the keys of the row's draw.
         mask_rows, masks: which row of `masks`, int32 words of 32 tokens each, or -1 for all.
         keep_rows, keeps: the same with bytes of 0 and 1; read if KEEP.
+        states: int32 per row: its state in the tables, or less than 0.
+        next_states, table_of, class_of: see `TableArena`; CLASSES and WIDTH are lengths of rows.
         tops, sums, bests, ids: float32, float32, float64 and int32, (rows, PIECES).
     """
     row = tl.program_id(0).to(tl.int64)
@@ -62,6 +66,12 @@ def scan_scores(
         if mask_row >= 0:
             word = tl.load(masks + mask_row * WORDS + at // 32, mask=there, other=0)
             allowed = allowed & (((word >> (at % 32)) & 1) != 0)
+        state = tl.load(states + row).to(tl.int64)
+        if state >= 0:
+            table = tl.load(table_of + state).to(tl.int64)
+            of = tl.load(class_of + table * WIDTH + at, mask=there, other=0).to(tl.int32)
+            after = tl.load(next_states + state * CLASSES + of, mask=there, other=-1)
+            allowed = allowed & (after != -1)
         if KEEP:
             keep_row = tl.load(keep_rows + row).to(tl.int64)
             if keep_row >= 0:
@@ -90,10 +100,17 @@ def scan_scores(
 
 @triton.jit
 def choose_tokens(
-    logits, kinds, tops, sums, bests, ids, tokens, logprobs, normalizers,
+    logits, kinds, tops, sums, bests, ids,
+    states, next_states, table_of, class_of, forced,
+    tokens, logprobs, normalizers, states_after,
     VOCABULARY: tl.constexpr, PIECES: tl.constexpr, BLOCK: tl.constexpr,
+    CLASSES: tl.constexpr, WIDTH: tl.constexpr, LATER: tl.constexpr,
 ):  # fmt: skip
-    """One program a row: the token (-1 if none is allowed), its log-probability, the normalizer."""
+    """One program a row: the token (-1 if none is allowed), its log-probability, the normalizer.
+
+    `states_after` gets the state after the token. If LATER, a token that the tables force is taken
+    instead of the one that was drawn, and none where the state is not known any more.
+    """
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     there = at < PIECES
@@ -106,6 +123,8 @@ def choose_tokens(
     tl.store(normalizers + row, normalizer)
     token = -1
     value = 0.0
+    state = tl.load(states + row).to(tl.int64)
+    after = tl.where(state == -1, -1, -2).to(tl.int32)
     if tl.load(kinds + row) > 0:
         best = tl.load(bests + row * PIECES + at, mask=there, other=float("-inf"))
         first = tl.load(ids + row * PIECES + at, mask=there, other=0x7FFFFFFF)
@@ -113,7 +132,20 @@ def choose_tokens(
         token = tl.min(tl.where(best == greatest_score, first, 0x7FFFFFFF), axis=0)
         found = token < 0x7FFFFFFF
         token = tl.where(found, token, -1)
+        if state >= 0:
+            if LATER:
+                must = tl.load(forced + state)
+                token = tl.where(must >= 0, must, token)
+                found = token >= 0
+            table = tl.load(table_of + state).to(tl.int64)
+            of = tl.load(class_of + table * WIDTH + token, mask=found, other=0).to(tl.int32)
+            after = tl.load(next_states + state * CLASSES + of, mask=found, other=-2)
+            after = tl.where(after < 0, -2, after)
+        if state == -2:
+            token = -1
+            found = token >= 0
         logit = tl.load(logits + row * VOCABULARY + token, mask=found, other=0.0)
         value = tl.where(found, logit - normalizer, 0.0)
+    tl.store(states_after + row, after)
     tl.store(tokens + row, token)
     tl.store(logprobs + row, value)

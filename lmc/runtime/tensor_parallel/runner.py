@@ -54,6 +54,7 @@ class ParallelRunner:
         self.kv_tokens = own.kv_tokens
         self.most_repeats = own.most_repeats
         self.step_positions = own.step_positions
+        self.follows_states = own.follows_states
         self.config = known.config
         self.seconds: dict[str, float] = known.seconds
 

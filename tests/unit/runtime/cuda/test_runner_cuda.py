@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from lmc.constraints.token_classes import NEVER, TokenClasses, TokenState
 from lmc.errors import InternalError, UsageError
 from lmc.runtime.cuda import model as cuda_model
 from lmc.runtime.cuda import runner as cuda_runner
@@ -188,6 +189,65 @@ def test_a_step_goes_on_from_draws_that_only_the_device_knows(device: str) -> No
     assert got == [known, *expected]
     with pytest.raises(InternalError, match="fewer segments"):
         gpu.run(replace(decodes([0], [0], 4, 1), after=(2,)))
+
+
+def table_of(vocabulary: int) -> TokenClasses:
+    """Odd and even tokens in turn, and after three of them token 7, twice."""
+    class_of = np.where(np.arange(vocabulary) == 7, 3, 1 + np.arange(vocabulary) % 2)
+    table = np.full((5, 4), NEVER, np.int32)
+    table[0, [2, 3]], table[1, 1], table[2, [2, 3]] = 1, 2, 3
+    table[3, 3], table[4, 3] = 4, 0
+    forced = np.array([-1, -1, -1, 7, 7], np.int32)
+    return TokenClasses(class_of.astype(np.int16), table, forced, forced, {})
+
+
+def test_repeats_follow_the_tables_of_constraints(device: str) -> None:
+    """What a repeated step gives is what steps with masks give; its first pass may be long."""
+    gpu = make("llama", device)
+    slots = some_slots(400, seed=3, pool=POOL)
+    samplings = (
+        Sampling(temperature=1.0, seed=5),
+        Sampling(),
+        Sampling(temperature=1.0, top_p=0.8),
+    )
+    table = table_of(gpu.vocab_size)
+    first = [np.array(t, np.int32) for t in ([3, 5, 9], [4], [8, 8])]
+    held = [slots[at : at + 40] for at in (0, 50, 100)]
+    for tokens, own in zip(first, held, strict=True):
+        gpu.run(Step((Segment(tokens + 1, 0, own[: len(tokens)]),)))
+    starts = [len(tokens) for tokens in first]
+    passes = 6
+    segments = tuple(
+        Segment(
+            tokens, start, own[: start + len(tokens) + passes - 1], True, sample=sampling,
+            position=1, state=None if n == 1 else TokenState(table, n),
+        )
+        for n, (tokens, start, own, sampling) in enumerate(
+            zip(first, starts, held, (*samplings,), strict=True)
+        )
+    )  # fmt: skip
+    outcome = gpu.run(Step(segments, passes))
+    together = [list(one.tokens) for one in (outcome, *outcome.later)]
+    states = [0, -1, 2]
+    for number, given in enumerate(together):
+        singles = []
+        for n, (tokens, own, sampling) in enumerate(zip(first, held, samplings, strict=True)):
+            start = starts[n]
+            mask = None if states[n] < 0 else table.mask(states[n])
+            outcome = gpu.run(Step((
+                Segment(
+                    tokens, start, own[: start + len(tokens)], True, sample=sampling,
+                    position=1 + number, mask=mask,
+                ),
+            )))  # fmt: skip
+            token = outcome.tokens[0]
+            if states[n] >= 0:
+                token = 7 if number and states[n] >= 3 else token
+                states[n] = table.step(states[n], token)
+            singles.append(token)
+            starts[n] += len(tokens)
+        first = [np.array([token], np.int32) for token in singles]
+        assert given == singles, number
 
 
 @pytest.mark.parametrize(("options", "message"), [({"dtype": "int8"}, "dtype is 'int8'")])

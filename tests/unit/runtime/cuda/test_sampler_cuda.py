@@ -1,4 +1,4 @@
-"""Draws on the device are those of `lmc.runtime.sampler.draw`."""
+"""Draws on the device are those of `lmc.runtime.sampler.draw`, also along tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from lmc.constraints.token_classes import ENDED, LOST, NEVER, TokenClasses, TokenState
 from lmc.runtime.adjustment import Adjustment
 from lmc.runtime.cuda.sampler import DeviceSampler
 from lmc.runtime.cuda.staging import Staging
@@ -21,7 +22,8 @@ def drawn(device: str, logits: np.ndarray, wishes: list[Wish | None]) -> tuple[A
     sampler = DeviceSampler(VOCABULARY, 64, 8, torch.device(device))
     staging = Staging(1 << 16, torch.device(device))
     positions = np.array([0 if w is None else w.position for w in wishes])
-    rows = sampler.prepare(wishes, positions, staging)
+    states, wishes = sampler.states(wishes, staging)
+    rows = sampler.prepare(wishes, positions, states, staging)
     got = sampler.draw(torch.from_numpy(logits).to(device), rows)
     return tuple(x.cpu().numpy() for x in (got.tokens, got.logprobs, got.normalizers))
 
@@ -85,6 +87,68 @@ def test_more_masks_than_the_arena_holds(device: str) -> None:
     masks = np.eye(VOCABULARY, dtype=np.bool_)[:30]
     for at in range(0, 30, 3):
         wishes: list[Wish | None] = [Wish(Sampling(), mask=masks[at + i]) for i in range(3)]
-        rows = sampler.prepare(wishes, np.zeros(3, np.int64), staging)
+        rows = sampler.prepare(wishes, np.zeros(3, np.int64), None, staging)
         assert sampler.draw(logits, rows).tokens.tolist() == [at, at + 1, at + 2]
+        staging.reset()
+
+
+def random_table(rng: np.random.Generator, states: int = 40, classes: int = 30) -> TokenClasses:
+    after = rng.integers(0, states, (states, classes))
+    kinds = rng.choice([NEVER, LOST, ENDED], (states, classes))
+    table = np.where(rng.random((states, classes)) < 0.5, kinds, after).astype(np.int32)
+    table[:, 1] = after[:, 1]  # something may come everywhere
+    class_of = rng.integers(0, classes, VOCABULARY).astype(np.int16)
+    tokens = rng.integers(0, VOCABULARY, states)
+    allowed = table[np.arange(states), class_of[tokens]] != NEVER
+    forced = np.where(allowed & (rng.random(states) < 0.4), tokens, -1).astype(np.int32)
+    return TokenClasses(class_of, table, forced, np.zeros(states, np.int32), {})
+
+
+@pytest.mark.parametrize("room", [200, 50])  # states that the arena holds; tables have 40
+def test_rows_move_along_their_tables(device: str, room: int) -> None:
+    rng = np.random.default_rng(1)
+    tables = [random_table(rng) for _ in range(3)]
+    samplings = [
+        Sampling(), Sampling(temperature=1.0, seed=3), Sampling(temperature=0.8, top_p=0.7),
+        Sampling(temperature=1.2, top_k=5, draw=2), Sampling(temperature=1.5, min_p=0.2),
+    ]  # fmt: skip
+    sampler = DeviceSampler(VOCABULARY, 64, 16, torch.device(device), table_states=room, tables=3)
+    staging = Staging(1 << 20, torch.device(device))
+    for begin in (0, 7):
+        where: list[TokenState | None] = [
+            None if n % 4 == 3 else TokenState(tables[n % 3], begin + n) for n in range(20)
+        ]
+        wishes: list[Wish | None] = [
+            Wish(samplings[n % 5], state=state) for n, state in enumerate(where)
+        ]
+        states, prepared = sampler.states(wishes, staging)
+        known = states.tolist()
+        given = None
+        for later in range(4):
+            logits = rng.normal(0, 3, (20, VOCABULARY)).astype(np.float32)
+            positions = np.full(20, later)
+            if given is None:
+                rows = sampler.prepare(prepared, positions, states, staging)
+            else:
+                rows = sampler.prepare(wishes, positions, None, staging)
+            got = sampler.draw(torch.from_numpy(logits).to(device), rows, given)
+            given = got.states
+            for n, token in enumerate(got.tokens.tolist()):
+                wish = wishes[n]
+                assert wish is not None
+                state = where[n]
+                if state is None and known[n] != -1:
+                    assert token == -1
+                    continue
+                mask = None if state is None else state.classes.mask(state.number)
+                expected = draw(logits[n], Wish(wish.sampling, later, mask))
+                forced = -1 if state is None else int(state.classes.forced[state.number])
+                if later and forced >= 0:
+                    expected = forced
+                assert token == expected, (n, later)
+                if state is not None:
+                    after = state.classes.step(state.number, token)
+                    gone = after < 0 or known[n] == -3  # a table without room: a mask, once
+                    where[n] = None if gone else TokenState(state.classes, after)
+        assert (-3 in known) == (room == 50)
         staging.reset()
