@@ -293,3 +293,28 @@ def test_bfloat16_is_near_the_float32_oracle() -> None:
     error = np.abs(runs[0] - runs[1])
     print(f"bfloat16 against float32: mean {error.mean():.4f}, greatest {error.max():.4f} nats")
     assert error.mean() < 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_nothing_waits_for_the_device_while_a_step_is_repeated() -> None:
+    gpu = make("llama", "cuda", dtype="bfloat16")
+    slots = some_slots(400, seed=3, pool=POOL)
+    table = table_of(gpu.vocab_size)
+    samplings = (Sampling(), Sampling(temperature=1.0, top_p=0.8), Sampling(temperature=1.0))
+    segments = tuple(
+        Segment(
+            np.array([5], np.int32), 0, slots[40 * n : 40 * n + 8], True, sample=sampling,
+            state=None if n == 2 else TokenState(table, 0),
+        )
+        for n, sampling in enumerate(samplings)
+    )  # fmt: skip
+    gpu.run(Step(segments, 8))
+    flights = []
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        flights.append(gpu.start(Step(segments, 8)))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    outcome = flights[0].outcome()
+    assert len([outcome, *outcome.later]) == 8
