@@ -43,6 +43,7 @@ MOST_STEPS = 1 << 24
 LEAST_CAP = 64
 """Above that, `TokenClasses.least` says no more than that."""
 
+_MUCH = 0.1  # of the states
 _NEW = -9  # a state without a number so far
 _ROOM = 64  # states and classes that the tables have room for at first
 
@@ -82,8 +83,8 @@ class TokenClasses:
 
     @property
     def jumps(self) -> bool:
-        """Whether any text is forced."""
-        return bool((self.forced >= 0).any())
+        """Whether much of the text is forced."""
+        return bool((self.forced >= 0).mean() > _MUCH)
 
 
 class TokenState(NamedTuple):

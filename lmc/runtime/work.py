@@ -240,7 +240,7 @@ class GenWork:
 
     @property
     def jumps(self) -> bool:
-        """Whether texts are forced, so that a step for every token may be more than is needed."""
+        """Whether much is forced, so that a step for every token may be more than is needed."""
         return self._state is not None and self._state.classes.jumps
 
     def likely(self) -> int:

@@ -17,7 +17,7 @@ from lmc.params import GenParams
 from lmc.runtime import scheduler
 from lmc.runtime.engine import EngineCore
 from lmc.runtime.fake import FakeRunner
-from lmc.runtime.request import GenRequest, GenResult, Sampling, keys_of
+from lmc.runtime.request import GenRequest, GenResult, Outcome, Sampling, Step, keys_of
 from tests.unit.constraints.small_tokenizers import small_vocabulary
 
 PATTERNS = (
@@ -142,3 +142,38 @@ def test_texts_are_those_of_single_steps(
         (expected,) = run(alone, [request_of(one, n, vocabulary)])
         assert shown(outcome) == shown(expected)
     del held  # the tables live as long as their automata
+
+
+class Seen(FakeRunner):
+    """A runner that keeps how often each step was repeated."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.repeats: list[int] = []
+
+    def run(self, step: Step) -> Outcome:
+        self.repeats.append(step.repeats)
+        return super().run(step)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "rows", "together"),
+    [(PATTERNS[0], 40, True), (PATTERNS[0], 8, False), (r"[a-z ]{30,90}!", 2, True)],
+)
+def test_where_steps_with_constraints_are_repeated(pattern: str, rows: int, together: bool) -> None:
+    """With many rows, or where little is forced: else a forced run is faster computed at once."""
+    vocabulary = small_vocabulary("llama3")
+    runner = Seen(
+        len(vocabulary), 8000, 200, vocabulary.token_bytes, frozenset(vocabulary.eos),
+        most_repeats=16, follows_states=True,
+    )  # fmt: skip
+    core = EngineCore(runner, vocabulary.token_bytes, frozenset(vocabulary.eos), check=True)
+    automaton = automaton_of("regex", pattern)
+    tabulate(automaton.machine, vocabulary.table(automaton.machine))
+    asked = [request_of((pattern, [n], 190, {}, 1.0), n, vocabulary) for n in range(rows)]
+    made = [len(result.tokens) for result in run(core, asked)]
+    assert min(made) > 10
+    if together:
+        assert len(runner.repeats) < max(made) / 2
+    else:
+        assert set(runner.repeats) == {1}

@@ -393,6 +393,10 @@ class CudaRunner:
         """
         if self._group is not None and self._group.shard.rank > 0:
             return self._launch_beside(batch, wanted, tables, slots, given)
+        rows_wanted = self._to_device(wanted.rows)
+        tokens = None if given is None else given.tokens
+        trimmed = self._forward(batch, tables, slots, tokens, rows_wanted)
+        # While the device computes: masks are packed, and all copies are made.
         states: IntArray | None = None
         wishes: Sequence[Wish | None] = wanted.wishes
         if given is None:
@@ -404,9 +408,6 @@ class CudaRunner:
             prepared.append(
                 self._sampler.prepare(wishes[some], wanted.positions[some], own, self._staging)
             )
-        rows_wanted = self._to_device(wanted.rows)
-        tokens = None if given is None else given.tokens
-        trimmed = self._forward(batch, tables, slots, tokens, rows_wanted)
         drawn: list[Drawn] = []
         scores: list[Tensor] = []
         tops: list[tuple[Tensor, Tensor]] = []
@@ -440,11 +441,11 @@ class CudaRunner:
             rows = self._model.first_rows(0, len(rows))
         for at in range(0, len(rows), LOGIT_ROWS):
             self._model.logits(rows[at : at + LOGIT_ROWS], self._logits)
-        tokens = torch.empty_like(rows)  # the first part's come here
+        drawn = torch.empty_like(rows)  # the first part's tokens come here
         unused = torch.empty(0, device=self.device)
         return (
             Pending(batch, wanted, to_host([], [], self.device), []),
-            Drawn(tokens, unused, unused, unused),
+            Drawn(drawn, unused, unused, unused),
         )
 
     def _to_device(self, values: IntArray) -> Tensor:
