@@ -57,6 +57,12 @@ class Words:
     def shortest_tokens(self, most: int | None = None) -> int:
         return 0
 
+    def want_states(self) -> None:
+        pass
+
+    def state(self) -> None:
+        return None
+
     def advance(self, token: int) -> None:
         if token not in self._next(self.taken):
             raise ValueError(f"{token} may not follow {self.taken}")

@@ -71,6 +71,12 @@ class OneMask:
     def shortest_tokens(self, most: int | None = None) -> int:
         return 0
 
+    def want_states(self) -> None:
+        pass
+
+    def state(self) -> None:
+        return None
+
     def advance(self, token: int) -> None:
         assert self._mask[token]
 
