@@ -106,10 +106,10 @@ class LocalEngine:
         self.seed = seed
         files = resolve(model, progress)
         on_gpu = files.kind != "fake" and _on_gpu(device)
-        if on_gpu and attention not in ("auto", "triton"):
-            raise UsageError(
-                f"there is no attention backend {attention!r} on a GPU", hint="give 'auto'"
-            )
+        if on_gpu:
+            from lmc.runtime.cuda.backends import check_device_attention
+
+            check_device_attention(attention, deterministic=deterministic)
         batch_tokens = max_batch_tokens or (
             DEFAULT_GPU_BATCH_TOKENS if on_gpu else DEFAULT_BATCH_TOKENS
         )

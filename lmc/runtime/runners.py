@@ -104,6 +104,7 @@ def make_runner(
             dtype=spec.dtype,
             kv_tokens=spec.kv_tokens,
             max_batch_tokens=spec.max_batch_tokens,
+            attention=spec.attention,
             deterministic=spec.deterministic,
             group=group,
         )

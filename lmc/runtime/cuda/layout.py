@@ -6,30 +6,67 @@ steps that need less leave the rest alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from lmc.runtime.cuda.planning import UNIT, Division
 from lmc.runtime.request import IntArray
 
-__all__ = ["Fields", "Layout"]
+__all__ = ["RowFields", "RowLayout", "UnitFields", "UnitLayout"]
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
-    """Views of a buffer on the device, and how many rows units have.
+class RowFields:
+    """What a forward pass reads of its rows: views of a buffer on the device."""
 
-    See `planning.Division` and `row_kernels`.
-    """
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """Room for `rows` rows; int32 all."""
+
+    rows: int
+
+    @property
+    def size(self) -> int:
+        """Numbers in all."""
+        return _room([self.rows] * 3)
+
+    def fields(self, buffer: torch.Tensor) -> RowFields:
+        """The views of a buffer of `size` int32."""
+        return RowFields(*_views(buffer, [self.rows] * 3))
+
+    def fill(
+        self,
+        buffer: IntArray,
+        tokens: IntArray,
+        positions: IntArray,
+        slots: IntArray,
+        spare_slot: int,
+    ) -> None:
+        """Write a step; rows beyond it go to `spare_slot`."""
+        places = _places([self.rows] * 3)
+        for at, part, rest in zip(
+            places, (tokens, positions, slots), (0, 0, spare_slot), strict=True
+        ):
+            buffer[at : at + len(part)] = part
+            buffer[at + len(part) : at + self.rows] = rest
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFields:
+    """Views of a buffer on the device, and how many rows units have; see `planning.Division`."""
 
     narrow_rows: int
     wide_rows: int
     narrow_count: torch.Tensor
     wide_count: torch.Tensor
-    tokens: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
     bases: torch.Tensor
     counts: torch.Tensor
     narrow: torch.Tensor
@@ -39,8 +76,8 @@ class Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Room for `rows` rows and so many units; int32 all."""
+class UnitLayout:
+    """Room for the units of `rows` rows; int32 all."""
 
     rows: int
     narrow_units: int
@@ -49,67 +86,66 @@ class Layout:
     wide_rows: int
 
     def _sizes(self) -> tuple[int, ...]:
-        rows = self.rows
         return (
-            1, 1, rows, rows, rows, rows, rows,
+            1, 1, self.rows, self.rows,
             self.narrow_units * UNIT, self.narrow_units * self.narrow_rows,
             self.wide_units * UNIT, self.wide_units * self.wide_rows,
         )  # fmt: skip
 
     @property
     def size(self) -> int:
-        """Numbers in all; each field begins at a multiple of four."""
-        return sum(-(-size // 4) * 4 for size in self._sizes())
+        """Numbers in all."""
+        return _room(self._sizes())
 
-    def fits(self, rows: int, division: Division) -> bool:
-        """Whether there is room for a step."""
+    def fits(self, division: Division) -> bool:
+        """Whether there is room for the units of a step."""
         return (
-            rows <= self.rows
+            len(division.counts) <= self.rows
             and len(division.narrow) <= self.narrow_units
             and len(division.wide) <= self.wide_units
         )
 
-    def fields(self, buffer: torch.Tensor) -> Fields:
+    def fields(self, buffer: torch.Tensor) -> UnitFields:
         """The views of a buffer of `size` int32."""
-        views, at = [], 0
-        for size in self._sizes():
-            views.append(buffer[at : at + size])
-            at += -(-size // 4) * 4
-        return Fields(self.narrow_rows, self.wide_rows, *views)
+        return UnitFields(self.narrow_rows, self.wide_rows, *_views(buffer, self._sizes()))
 
-    def fill(
-        self,
-        buffer: IntArray,
-        tokens: IntArray,
-        positions: IntArray,
-        slots: IntArray,
-        division: Division,
-        spare_slot: int,
-    ) -> None:
-        """Write a step; rows beyond it go to `spare_slot` and attend to nothing."""
-        rows = len(tokens)
-        parts: tuple[IntArray | int, ...] = (
-            len(division.narrow), len(division.wide), tokens, positions, slots,
+    def fill(self, buffer: IntArray, division: Division) -> None:
+        """Write the units of a step; rows beyond it attend to nothing."""
+        rows = len(division.counts)
+        parts = (
+            np.array([len(division.narrow)], np.int32), np.array([len(division.wide)], np.int32),
             division.bases, division.counts, division.narrow.ravel(),
             division.narrow_lanes.ravel(), division.wide.ravel(), division.wide_lanes.ravel(),
         )  # fmt: skip
-        at = 0
-        for index, (size, part) in enumerate(zip(self._sizes(), parts, strict=True)):
-            if isinstance(part, int):
-                buffer[at] = part
-            else:
-                buffer[at : at + len(part)] = part
-                if rows < self.rows and 2 <= index <= 6:
-                    buffer[at + rows : at + size] = spare_slot if index == 4 else 0
-            at += -(-size // 4) * 4
+        places = list(_places(self._sizes()))
+        for at, part in zip(places, parts, strict=True):
+            buffer[at : at + len(part)] = part
+        for at in places[2:4]:
+            buffer[at + rows : at + self.rows] = 0
 
     @staticmethod
-    def exactly(rows: int, division: Division) -> Layout:
-        """Room for one step."""
-        return Layout(
-            rows,
+    def exactly(division: Division) -> UnitLayout:
+        """Room for the units of one step."""
+        return UnitLayout(
+            len(division.counts),
             len(division.narrow),
             len(division.wide),
             division.narrow_lanes.shape[1],
             division.wide_lanes.shape[1],
         )
+
+
+def _places(sizes: Sequence[int]) -> Iterator[int]:
+    """Where fields begin: each at a multiple of four."""
+    at = 0
+    for size in sizes:
+        yield at
+        at += -(-size // 4) * 4
+
+
+def _room(sizes: Sequence[int]) -> int:
+    return sum(-(-size // 4) * 4 for size in sizes)
+
+
+def _views(buffer: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+    return [buffer[at : at + size] for at, size in zip(_places(sizes), sizes, strict=True)]

@@ -3,14 +3,14 @@
 Owns        weights in the model's type (queries, keys and values as one matrix, gates and ups as
             one), the KV tensors, buffers for the rows of a step.
 Promises    a forward pass touches fixed addresses only, so it can be captured in a graph.
-Costs       four products and six small kernels a layer. The residual stream stays in float32.
-Not here    what is computed (`planning`), drawing (`sampler`).
+Costs       four products and four small kernels a layer, and attention. The residual stream stays
+            in float32.
+Not here    attention (`attention`), drawing (`sampler`).
 Source      Touvron et al., 2023.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,9 +20,8 @@ from torch import Tensor
 
 from lmc.errors import UsageError
 from lmc.runtime.config import ModelConfig
-from lmc.runtime.cuda.attention_kernels import attend_units, combine_parts
-from lmc.runtime.cuda.layout import Fields
-from lmc.runtime.cuda.planning import Shape
+from lmc.runtime.cuda.attention import Attend
+from lmc.runtime.cuda.layout import RowFields
 from lmc.runtime.cuda.product_kernel import fixed_product
 from lmc.runtime.cuda.row_kernels import norm_rows, rotate_store, silu_mul
 from lmc.runtime.layers import Rotary
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from lmc.runtime.tensor_parallel.group import Group
 
 __all__ = ["DeviceModel"]
-
-FIXED_TILE = 512  # positions of a unit in deterministic mode
-FIXED_ROWS = 64  # query rows of a block, heads counted, in deterministic mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +82,6 @@ class DeviceModel:
             raise UsageError(f"heads of {config.head_dim} numbers cannot be rotated in halves")
         self.config, self.dtype, self.device, self.fixed = config, dtype, device, fixed
         self._ranks = group
-        self._group = config.heads // config.kv_heads
-        self._lane_heads = _power(self._group)
         self._table = self._matrix(
             weights, "model.embed_tokens.weight", config.vocab_size, config.hidden_size
         )
@@ -174,30 +168,18 @@ class DeviceModel:
         )  # fmt: skip
         self._kv = [(layer[0], layer[1]) for layer in pool]
 
-    def shape(self, *, small: bool) -> Shape:
-        """How the attention of a step is cut into units; small steps have units of fewer rows."""
-        if self.fixed:
-            rows = max(1, FIXED_ROWS // self._lane_heads)
-            return Shape(rows, rows, tile=FIXED_TILE, fixed=True)
-        lanes = 64 if small else 128
-        return Shape(narrow=max(1, 16 // self._lane_heads), wide=max(1, lanes // self._lane_heads))
-
     # Computing
 
     def forward(
-        self, rows: int, fields: Fields, table: Tensor, parts: Tensor, weights: Tensor,
-        units: tuple[int, int], combine: bool, wanted: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self, rows: int, fields: RowFields, attend: Attend, wanted: Tensor | None = None
+    ) -> None:
         """Compute rows and store their keys and values.
 
         What comes after the attention of the last layer is of use for rows with logits only.
 
         Args:
             fields: the step, on the device.
-            table: int32, the slots of all segments.
-            parts, weights: room for partial results of attention.
-            units: blocks to launch for narrow and wide units, at least as many as there are.
-            combine: whether some row has several units, or none.
+            attend: its attention in a layer.
             wanted: int32, the rows with logits, to compute the end of the last layer for these
                 alone. They are the first ones afterwards.
         """
@@ -211,16 +193,7 @@ class DeviceModel:
             self._rotate_store(rows, fields, layer, keys, values)
             if wanted is not None and not len(wanted) and layer is self._layers[-1]:
                 return
-            arguments = (keys, values, parts, weights, fields, table)
-            if units[0]:
-                self._attend(units[0], False, *arguments)
-            if units[1]:
-                self._attend(units[1], True, *arguments)
-            if combine:
-                combine_parts[(rows, config.heads)](
-                    attended, parts, weights, fields.bases, fields.counts, HEADS=config.heads,
-                    DIM=config.head_dim, BLOCK_D=_power(config.head_dim), CHUNK=8, num_warps=2,
-                )  # fmt: skip
+            attend(qkv, keys, values, attended)
             if wanted is not None and layer is self._layers[-1]:
                 rows = len(wanted)
                 attended = attended.index_select(0, wanted)
@@ -285,7 +258,7 @@ class DeviceModel:
         )  # fmt: skip
 
     def _rotate_store(
-        self, rows: int, fields: Fields, layer: _Layer, keys: Tensor, values: Tensor
+        self, rows: int, fields: RowFields, layer: _Layer, keys: Tensor, values: Tensor
     ) -> None:
         config = self.config
         heads, half = config.heads + 2 * config.kv_heads, config.head_dim // 2
@@ -295,27 +268,6 @@ class DeviceModel:
             layer.q_norm if norm else self._cosines, layer.k_norm if norm else self._cosines,
             config.rms_eps, HEADS=config.heads, KV_HEADS=config.kv_heads, DIM=config.head_dim,
             HALF=half, NORM=norm, BLOCK_H=16, BLOCK_D=_power(half), num_warps=4,
-        )  # fmt: skip
-
-    def _attend(
-        self, units: int, wide: bool, keys: Tensor, values: Tensor, parts: Tensor,
-        weights: Tensor, fields: Fields, table: Tensor,
-    ) -> None:  # fmt: skip
-        config = self.config
-        lanes = fields.wide_lanes if wide else fields.narrow_lanes
-        of_unit = fields.wide_rows if wide else fields.narrow_rows
-        stages = 1 if self._ieee else 3 if wide else 2
-        attend_units[(config.kv_heads, units)](
-            self._qkv, keys, values, self._attended, parts, weights,
-            fields.wide_count if wide else fields.narrow_count,
-            fields.wide if wide else fields.narrow,
-            lanes, fields.bases, fields.counts, fields.positions, table,
-            math.log2(math.e) / math.sqrt(config.head_dim), HEADS=config.heads,
-            KV_HEADS=config.kv_heads, GROUP=self._group, LANE_HEADS=self._lane_heads,
-            DIM=config.head_dim, BLOCK_D=max(16, _power(config.head_dim)),
-            WINDOW=config.sliding_window or 0, ROWS=of_unit,
-            BLOCK_M=max(16, of_unit * self._lane_heads), BLOCK_N=64, IEEE=self._ieee, num_warps=4,
-            num_stages=stages,
         )  # fmt: skip
 
     def _product(self, x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None) -> None:

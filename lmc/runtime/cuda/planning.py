@@ -87,6 +87,7 @@ def divide(
     kv_heads: int,
     window: int | None = None,
     most_units: int = 1 << 30,
+    without: slice | None = None,
 ) -> Division:
     """Divide a step.
 
@@ -98,11 +99,22 @@ def divide(
         kv_heads: key heads of the model: blocks of the kernel for each unit.
         window: positions that a row sees, or None for all.
         most_units: units of one kind that there is room for; more are cut less (not if fixed).
+        without: segments that something else attends for; their rows get no units and count 1.
     """
+    ends = np.cumsum(sizes)
+    firsts, total = ends - sizes, int(ends[-1])
+    other = slice(0, 0)  # rows
+    if without is not None:
+        other = slice(int(firsts[without.start]), int(ends[without.stop - 1]))
+        offsets, lengths, sizes, firsts = (
+            np.delete(of_each, without) for of_each in (offsets, lengths, sizes, firsts)
+        )
     narrow, wide, narrow_lanes, wide_lanes, counts = _divide(
-        table, offsets, lengths, sizes, shape.narrow, shape.wide, shape.tile, shape.least,
-        shape.most, max(1, shape.blocks // kv_heads), most_units, shape.fixed, window or 0,
+        table, offsets, lengths, sizes, firsts, total, shape.narrow, shape.wide, shape.tile,
+        shape.least, shape.most, max(1, shape.blocks // kv_heads), most_units, shape.fixed,
+        window or 0,
     )  # fmt: skip
+    counts[other] = 1
     longest = np.argsort(wide[:, 2] - wide[:, 3], kind="stable")
     places = np.where(counts > 1, counts, 0)
     bases = np.cumsum(places) - places
@@ -123,6 +135,8 @@ def _divide(
     offsets: _Wide,
     lengths: _Wide,
     sizes: _Wide,
+    firsts: _Wide,
+    total_rows: int,
     narrow_rows: int,
     wide_rows: int,
     tile: int,
@@ -135,9 +149,7 @@ def _divide(
 ) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
     """See `divide`. First the spans of positions and who shares them, then their units."""
     segments = len(lengths)
-    firsts = np.cumsum(sizes) - sizes
     starts = lengths - sizes
-    total_rows = sizes.sum()
 
     # Spans: members[low:high] of one list, from a position to another.
     kept = [0 for _ in range(0)]

@@ -8,7 +8,7 @@ Promises    results equal those of the CPU up to rounding; with `deterministic=T
 Costs       KV memory is taken at once: what is free after weights and buffers, less some room.
             Graphs of all sizes are captured when the runner is made, and all kernels used once,
             which takes seconds.
-Not here    the model's launches (`model`), units of attention (`planning`), drawing (`sampler`).
+Not here    the model's launches (`model`), attention (`attention`), drawing (`sampler`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from lmc.constraints.token_classes import TokenClasses, TokenState
 from lmc.errors import CapacityError, InternalError, RunError, UsageError
 from lmc.runtime.attention.base import Batch
 from lmc.runtime.config import ModelConfig
+from lmc.runtime.cuda.attention import StepRows
+from lmc.runtime.cuda.backends import check_device_attention, choose_device_attention
 from lmc.runtime.cuda.flight import (
     Answer,
     Pending,
@@ -38,11 +40,12 @@ from lmc.runtime.cuda.flight import (
     next_batch,
     to_host,
 )
-from lmc.runtime.cuda.layout import Fields, Layout
+from lmc.runtime.cuda.layout import RowFields, RowLayout, UnitLayout
 from lmc.runtime.cuda.model import DeviceModel
-from lmc.runtime.cuda.planning import Division, divide
+from lmc.runtime.cuda.planning import Division
 from lmc.runtime.cuda.sampler import DeviceSampler, Drawn
 from lmc.runtime.cuda.staging import Staging
+from lmc.runtime.cuda.unit_attention import UnitAttention
 from lmc.runtime.device_memory import DeviceMemoryError, is_out_of_memory
 from lmc.runtime.request import Flight, IntArray, Outcome, Sampling, Segment, Step
 from lmc.runtime.sampler import Wish
@@ -59,9 +62,7 @@ MASK_ROWS = 4096
 STEP_POSITIONS = 128  # a step of 4.8 ms beside prompts at 38,700 positions a second (an 8B model)
 TABLE_STATES, TABLES = 16384, 64  # of constraints
 MOST_REPEATS = 16  # of a step: what the CPU does in between is done once for so many tokens
-PLACES = 8192  # partial results of attention that graphs have room for
 TABLE = 1 << 22  # slots of a step that graphs have room for
-NUMBERS = 1 << 18  # int32 of a step that no graph computes, in the beginning
 PINNED = range(9, 19)  # powers of two: bytes of copies to the host that are made room for
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 SPARE_MEMORY = 3 << 30  # bytes left to torch, the library's work space and the graphs
@@ -86,9 +87,10 @@ def cuda_dtype(name: str) -> torch.dtype:
 class _Graph:
     """A captured forward pass and where it reads its numbers."""
 
-    layout: Layout
+    rows: RowLayout
+    units: UnitLayout
     buffer: Tensor
-    fields: Fields
+    fields: RowFields
     graph: torch.cuda.CUDAGraph
 
 
@@ -111,6 +113,8 @@ class CudaRunner:
         device: a torch device; "cpu" runs the kernels in Triton's interpreter, for tests.
         kv_tokens: slots of the KV pool; None takes what memory allows.
         max_batch_tokens: most rows of a step.
+        attention: "auto" or one of `backends.DEVICE_ATTENTION`. Steps from graphs are computed by
+            "triton" in any case, but with "torch" there are none.
         deterministic: results that do not depend on the batch, bit by bit; slower.
         graphs: capture small steps in CUDA graphs.
         group: of all parts of the model, if `config` and `weights` are those of one. What the
@@ -131,10 +135,12 @@ class CudaRunner:
         device: str = "cuda",
         kv_tokens: int | None = None,
         max_batch_tokens: int = 8192,
+        attention: str = "auto",
         deterministic: bool = False,
         graphs: bool = True,
         group: Group | None = None,
     ) -> None:
+        check_device_attention(attention, deterministic=deterministic)
         self.config = config
         self.vocab_size = config.vocab_size
         self.context_length = config.context_length
@@ -151,7 +157,7 @@ class CudaRunner:
         self._rows_drawn: IntArray = np.zeros(0, np.int32)  # of each segment, the last such row
         with torch.inference_mode():
             try:
-                self._make(weights)
+                self._make(weights, attention)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -173,7 +179,7 @@ class CudaRunner:
                     hint="give fewer kv_tokens",
                 ) from error
         self._graphs: dict[tuple[int, bool], _Graph | None] = {}  # None: no memory for it
-        self._use_graphs = graphs and self.device.type == "cuda"
+        self._use_graphs = graphs and self.device.type == "cuda" and attention != "torch"
         self._memory_pool: Any = None  # torch's own kind of handle
         self._buckets = [b for b in BUCKETS if b <= max_batch_tokens]
         if self._use_graphs:
@@ -184,7 +190,7 @@ class CudaRunner:
         if self.device.type == "cuda":
             self._warm_up()
 
-    def _make(self, weights: dict[str, Tensor]) -> None:
+    def _make(self, weights: dict[str, Tensor], attention: str) -> None:
         """Make all that lies on the device but the KV pool and the graphs."""
         self._model = DeviceModel(
             self.config, weights, dtype=self.dtype, device=self.device, rows=self._max_rows,
@@ -198,10 +204,16 @@ class CudaRunner:
         self._lanes = deque(_Lane(Staging(1 << 22, self.device)) for _ in range(2))
         self._staging = self._lanes[0].staging
         self._table = torch.zeros(TABLE, dtype=torch.int32, device=self.device)
-        self._numbers = torch.zeros(NUMBERS, dtype=torch.int32, device=self.device)
-        self._parts = self._more_parts = self._make_parts(PLACES)
-        if self.device.type == "cuda":
-            self._more_parts = self._make_parts(PLACES + 2 * self._max_rows)
+        self._numbers = torch.zeros(
+            RowLayout(self._max_rows).size, dtype=torch.int32, device=self.device
+        )
+        self._units = UnitAttention(
+            self.config, dtype=self.dtype, device=self.device, rows=self._max_rows,
+            fixed=self.deterministic,
+        )  # fmt: skip
+        self._attention = choose_device_attention(
+            attention, self.config, self._units, dtype=self.dtype, device=self.device
+        )
 
     def _warm_up(self) -> None:
         """Do what is done at first use: compile and load kernels, take memory.
@@ -246,14 +258,6 @@ class CudaRunner:
                 moves = Segment(tokens, 0, slots, sample=sample, state=state)
                 yield Step((moves,), repeats=2)
 
-    def _make_parts(self, places: int) -> tuple[Tensor, Tensor]:
-        """Room for partial results of attention, and for their weights."""
-        config = self.config
-        return (
-            torch.zeros(places, config.heads, config.head_dim, device=self.device),
-            torch.zeros(places, config.heads, device=self.device),
-        )
-
     def _kv_room(self) -> int:
         """Tokens that the free memory can hold."""
         config = self.config
@@ -277,7 +281,7 @@ class CudaRunner:
         dtype = str(self.dtype).removeprefix("torch.")
         where = "cpu" if self.device.type == "cpu" else torch.cuda.get_device_name(self.device)
         products = "fixed" if self.deterministic else "cuBLAS"
-        return f"{dtype} on {where}, {products} products, Triton attention"
+        return f"{dtype} on {where}, {products} products, {self._attention.name} attention"
 
     def close(self) -> None:
         """Free the device's memory; the runner cannot be used afterwards."""
@@ -286,8 +290,8 @@ class CudaRunner:
             "_model",
             "_sampler",
             "_logits",
-            "_parts",
-            "_more_parts",
+            "_units",
+            "_attention",
             "_table",
             "_numbers",
         ):
@@ -460,47 +464,27 @@ class CudaRunner:
         start = time.perf_counter()
         rows = batch.rows
         bucket = next((b for b in self._buckets if b >= rows), None)
-        small = self._use_graphs and slots is self._table
-        layout = None if bucket is None or not small else self._layout(bucket)
-        division = divide(
-            tables.slots, tables.offsets, tables.lengths, tables.sizes,
-            self._model.shape(small=layout is not None), kv_heads=self.config.kv_heads,
-            window=self.config.sliding_window,
-            most_units=1 << 30 if layout is None else layout.narrow_units,
-        )  # fmt: skip
-        self.seconds["plan"] += time.perf_counter() - start
-        fits = layout is not None and layout.fits(rows, division) and division.parts <= PLACES
-        graph = None
-        if fits and bucket is not None:
-            graph = self._graph(bucket, wide=bool(len(division.wide)))
-        if graph is not None:
-            self._replay(graph, batch, division, tokens)
-            return False
-        layout = Layout.exactly(rows, division)
-        if layout.size > len(self._numbers):
-            self._numbers = torch.empty(2 * layout.size, dtype=torch.int32, device=self.device)
-        buffer = self._numbers[: layout.size]
-        fields = layout.fields(buffer)
-        self._bring(layout, buffer, batch, division)
+        if bucket is not None and self._use_graphs and slots is self._table:
+            division = self._units.divide_small(tables, self._units.layout(bucket))
+            graph = None
+            if division is not None:
+                graph = self._graph(bucket, wide=bool(len(division.wide)))
+            if division is not None and graph is not None:
+                self.seconds["plan"] += time.perf_counter() - start
+                self._replay(graph, batch, division, tokens)
+                return False
+        layout = RowLayout(rows)
+        fields = layout.fields(self._numbers)
+        array, tensor = self._staging.piece(layout.size)
+        layout.fill(array, batch.tokens, batch.positions, batch.slots, self.kv_tokens)
+        self._numbers[: layout.size].copy_(tensor, non_blocking=True)
         if tokens is not None:
             fields.tokens.copy_(tokens.clamp(min=0))
-        if division.parts > len(self._more_parts[0]):  # graphs keep the ones that they have
-            self._more_parts = self._make_parts(-(-division.parts // PLACES) * PLACES)
-        self._model.forward(
-            rows, fields, slots, *self._more_parts,
-            (len(division.narrow), len(division.wide)), bool((division.counts != 1).any()),
-            wanted if (trims := 2 * len(wanted) <= rows) else None,
-        )  # fmt: skip
+        attend = self._attention.plan(StepRows(tables, slots, fields.positions), self._staging)
+        self.seconds["plan"] += time.perf_counter() - start
+        trims = 2 * len(wanted) <= rows
+        self._model.forward(rows, fields, attend, wanted if trims else None)
         return trims
-
-    def _layout(self, bucket: int) -> Layout:
-        shape = self._model.shape(small=True)
-        return Layout(bucket, 2 * bucket + 256, bucket + 256, shape.narrow, shape.wide)
-
-    def _bring(self, layout: Layout, buffer: Tensor, batch: Batch, division: Division) -> None:
-        array, tensor = self._staging.piece(layout.size)
-        layout.fill(array, batch.tokens, batch.positions, batch.slots, division, self.kv_tokens)
-        buffer.copy_(tensor, non_blocking=True)
 
     def _graph(self, bucket: int, wide: bool) -> _Graph | None:
         """The captured graph of a size; None if there was no memory for it: launches do as well."""
@@ -519,24 +503,27 @@ class CudaRunner:
         self, graph: _Graph, batch: Batch, division: Division, tokens: Tensor | None
     ) -> None:
         """Compute a small step by a captured graph."""
-        self._bring(graph.layout, graph.buffer, batch, division)
+        array, tensor = self._staging.piece(len(graph.buffer))
+        graph.rows.fill(array, batch.tokens, batch.positions, batch.slots, self.kv_tokens)
+        graph.units.fill(array[graph.rows.size :], division)
+        graph.buffer.copy_(tensor, non_blocking=True)
         if tokens is not None:  # -1 stands for a row without finite logits
             graph.fields.tokens[: len(tokens)].copy_(tokens.clamp(min=0))
         graph.graph.replay()
 
     def _capture(self, bucket: int, wide: bool) -> _Graph:
-        layout = self._layout(bucket)
-        buffer = torch.zeros(layout.size, dtype=torch.int32, device=self.device)
-        fields = layout.fields(buffer)
+        rows, units = RowLayout(bucket), self._units.layout(bucket)
+        buffer = torch.zeros(rows.size + units.size, dtype=torch.int32, device=self.device)
+        fields = rows.fields(buffer)
         fields.slots.fill_(self.kv_tokens)
-        units = (layout.narrow_units, layout.wide_units if wide else 0)
-        if self.deterministic:
-            units = (0, layout.wide_units)
+        attend = self._units.bind(
+            units, units.fields(buffer[rows.size :]), fields.positions, self._table, wide=wide
+        )
 
         def compute() -> None:
-            self._model.forward(bucket, fields, self._table, *self._parts, units, combine=True)
+            self._model.forward(bucket, fields, attend)
 
-        return _Graph(layout, buffer, fields, self._record(compute))
+        return _Graph(rows, units, buffer, fields, self._record(compute))
 
     def _record(self, compute: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """What `compute` launches, as a graph."""

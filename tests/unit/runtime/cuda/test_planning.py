@@ -124,3 +124,18 @@ def test_a_shared_prefix_is_read_once() -> None:
     assert division.wide.tolist() == [[8, 0, 0, 256]]
     assert len(division.narrow) == 8
     assert division.counts.tolist() == [2] * 8
+
+
+def test_segments_that_something_else_attends_for_have_no_units() -> None:
+    prefix = np.arange(64, dtype=np.int32)
+    tables = [np.append(prefix, 1000 + 10 * i + np.arange(9)).astype(np.int32) for i in range(4)]
+    lengths = np.array([len(t) for t in tables])
+    offsets = np.cumsum(lengths) - lengths
+    division = divide(
+        np.concatenate(tables), offsets, lengths, np.array([1, 3, 5, 2]), Shape(4, 32, tile=64),
+        kv_heads=2, without=slice(1, 3),
+    )  # fmt: skip
+    found = units_of(division, offsets[[0, 3]])
+    assert sorted(found) == [0, 9, 10]
+    assert division.counts.tolist() == [2, *[1] * 8, 2, 2]
+    assert division.parts == 6

@@ -11,8 +11,7 @@ import torch
 
 from lmc.constraints.token_classes import NEVER, TokenClasses, TokenState
 from lmc.errors import InternalError, UsageError
-from lmc.runtime.cuda import model as cuda_model
-from lmc.runtime.cuda import runner as cuda_runner
+from lmc.runtime.cuda import unit_attention
 from lmc.runtime.cuda.runner import CudaRunner
 from lmc.runtime.model_runner import ModelRunner
 from lmc.runtime.request import Outcome, Sampling, Segment, Step
@@ -93,11 +92,11 @@ def test_more_partial_results_than_there_was_room_for(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long step whose attention is cut in many units, then a small one, then the long one."""
-    monkeypatch.setattr(cuda_model, "FIXED_TILE", 16)
+    monkeypatch.setattr(unit_attention, "FIXED_TILE", 16)
     slots = some_slots(400, seed=1, pool=POOL)
     results = []
     for places in (4096, 16):
-        monkeypatch.setattr(cuda_runner, "PLACES", places)
+        monkeypatch.setattr(unit_attention, "PLACES", places)
         gpu = make("llama", device, deterministic=True)
         one = sequence("llama", 40, 1, slots[:60])
         two = sequence("llama", 20, 2, slots[60:100])
@@ -118,6 +117,21 @@ def test_a_step_that_makes_no_sense_is_refused(device: str) -> None:
     ):
         with pytest.raises(InternalError, match=message):
             gpu.run(Step((wrong,)))
+
+
+def test_attention_of_another_kind_gives_the_same(device: str) -> None:
+    slots = some_slots(60, seed=1, pool=POOL)
+    outcomes = []
+    for attention in ("triton", "torch"):
+        gpu = make("llama", device, attention=attention)
+        assert f"{attention} attention" in gpu.description
+        one = sequence("llama", 20, 1, slots[:20])
+        two = sequence("llama", 9, 2, slots[20:40])
+        gpu.run(Step((one.piece(8),)))
+        outcomes.append(gpu.run(Step((two.piece(9, every=EVERY), one.piece(3)))))
+    mine, theirs = outcomes
+    assert mine.tokens == theirs.tokens
+    np.testing.assert_allclose(scores(mine), scores(theirs), atol=1e-3)
 
 
 def test_a_repeated_step_draws_what_steps_one_by_one_draw(device: str) -> None:
@@ -250,7 +264,14 @@ def test_repeats_follow_the_tables_of_constraints(device: str) -> None:
         assert given == singles, number
 
 
-@pytest.mark.parametrize(("options", "message"), [({"dtype": "int8"}, "dtype is 'int8'")])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "int8"}, "dtype is 'int8'"),
+        ({"attention": "tiles"}, "no attention backend 'tiles'"),
+        ({"attention": "torch", "deterministic": True}, "deterministic=True is not possible"),
+    ],
+)
 def test_an_argument_that_means_nothing_is_refused(
     options: dict[str, Any], message: str, device: str
 ) -> None:
