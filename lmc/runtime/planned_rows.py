@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Ledger", "Place", "RowSpec", "places_of"]
 
-_DEAR_STEP = 64  # positions: where a step costs as many, twice the memory is given to rows
+_DEAR_STEP = 64  # positions: where a step costs as many, rows are given most memory
+_MOST = 3  # times the memory there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,10 @@ class Ledger:
         """Whether a row is of use beside those in flight.
 
         Up to their ends they may hold all that the cache has if a step costs no more than what is
-        in it, and up to twice as much if it costs `_DEAR_STEP` positions besides.
+        in it, and up to three times as much if it costs `_DEAR_STEP` positions besides.
         """
-        over = min(runner.step_positions, _DEAR_STEP) * runner.kv_tokens // _DEAR_STEP
-        return self.claimed + place.tokens <= runner.kv_tokens + over
+        over = (_MOST - 1) * min(runner.step_positions, _DEAR_STEP) * runner.kv_tokens
+        return self.claimed + place.tokens <= runner.kv_tokens + over // _DEAR_STEP
 
 
 class Place:
