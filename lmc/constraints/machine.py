@@ -386,20 +386,27 @@ class Machine:
         sure, most, ones, out = found
         return sure, most, self.alphabet.firsts(ones), self.alphabet.spelling.bytes_of(0, out)
 
-    def surely_fits(self, state: int, text: bytes, chars: int) -> bool:
-        """Whether a counter, of which `room` was asked, surely has room for `text` and an end.
+    def fits(self, state: int, text: bytes, chars: int) -> bool | None:
+        """Whether a counter, of which `room` was asked, has room for `text` and an end.
 
         Args:
-            chars: how many characters it has, all of the counted part.
+            chars: how many characters it has, all of the counted part, and none leads out.
+
+        Returns:
+            None if that is not clear from how many bytes the shortest end has.
         """
         with self._lock:
             found = self._widening.counted_front(self._terms[state])
             if found is None:
-                return False
+                return None
             member, high = found
-            after, node = divmod(self.run(self._number(member) * self.nodes, text), self.nodes)
-            # A text of so many bytes has no more items; and plain terms say their least exactly.
-            return after >= 0 and node == 0 and chars + self._terms[after].least <= high
+            place = self.run(self._number(member) * self.nodes, text)
+            if place == DEAD or (chars >= high and not self.accepts(place)):
+                return False
+            # Terms without conjunctions say exactly how many bytes, and so characters, are enough.
+            after, node = divmod(place, self.nodes)
+            fits = node == 0 and chars + self._terms[after].least <= high
+            return True if fits else None
 
     def widened(self, place: int, limit: int) -> int:
         """A place from which the same next `limit` bytes are possible, the same for many places.

@@ -134,34 +134,24 @@ class TokenTable:
         machine, trie = self.machine, self.vocabulary.trie
         state, node = divmod(place, machine.nodes)
         if node == 0 and kernels_ready(trie):
-            loop = int(machine.roams[state])
-            if loop:
-                firsts = machine.loop_sets[loop]
+            loop, mask = int(machine.roams[state]), 0
+            if not loop:
+                ahead, mask = machine.most(state)
+                if machine.alphabet.weight(mask) >= _WIDE_SET:
+                    machine.fill(ahead)
+                    loop = int(machine.roams[ahead] or machine.loops[ahead])
+            firsts = machine.loop_sets[loop] or machine.alphabet.firsts(mask)
+            if firsts.bit_count() >= _WIDE_SET:
                 part = self.vocabulary.slice(firsts)
                 if part.count >= _WIDE_SLICE:
-                    found, gone = walk_beside(machine, trie, state, part, loop)
                     classes = machine.alphabet.classes_of(firsts)
-                    return _Found(part, part.most_chars, found, gone, classes)
-            ahead, mask = machine.most(state)
-            wide = machine.alphabet.weight(mask) >= _WIDE_SET
-            if wide:
-                machine.fill(ahead)
-            loop = int(machine.loops[ahead]) if wide else 0
-            if loop:
-                firsts = machine.loop_sets[loop]
-                part = self.vocabulary.slice(firsts)
-                if part.count >= _WIDE_SLICE:
-                    found, gone = walk_beside(machine, trie, state, part, loop)
-                    classes = machine.alphabet.classes_of(firsts)
-                    return _Found(part, part.most_chars, found, gone, classes)
-            elif wide:
-                firsts = machine.alphabet.firsts(mask)
-                part = self.vocabulary.slice(firsts)
-                classes = machine.alphabet.classes_of(firsts)
-                run = self._run(state, part, classes) if part.count >= _WIDE_SLICE else None
-                if run is not None:
-                    found = walk_exits(machine, trie, part, run)
-                    return _Found(part, len(run) - 1, found, _NONE, classes)
+                    if loop:
+                        found, gone = walk_beside(machine, trie, state, part, loop)
+                        return _Found(part, part.most_chars, found, gone, classes)
+                    run = self._run(state, part, classes)
+                    if run is not None:
+                        found = walk_exits(machine, trie, part, run)
+                        return _Found(part, len(run) - 1, found, _NONE, classes)
         return _Found(None, 0, walk(machine, trie, place), _NONE, 0)
 
     def _run(self, state: int, part: Slice, classes: int) -> npt.NDArray[np.int32] | None:
@@ -219,10 +209,10 @@ class TokenTable:
                     doubtful.append(token)
                 elif chars > most:
                     gone.append(token)
-                elif chars > sure and not self.machine.surely_fits(
-                    place // self.machine.nodes, text, chars
-                ):
-                    doubtful.append(token)
+                elif chars > sure:
+                    fits = self.machine.fits(place // self.machine.nodes, text, chars)
+                    if fits is not True:
+                        (doubtful if fits is None else gone).append(token)
             if len(doubtful) <= _MOST_STEPPED:
                 gone += [t for t in doubtful if self.step(place, t) == DEAD]
                 return np.array(gone, dtype=np.int32)
