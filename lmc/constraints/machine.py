@@ -374,13 +374,13 @@ class Machine:
                     heapq.heappush(heap, (total, target))
         raise AssertionError("a state that exists can be completed")
 
-    def room(self, state: int, classes: int) -> tuple[int, int, int, int] | None:
+    def room(self, state: int, classes: int, limit: int) -> tuple[int, int, int, int] | None:
         """How many characters of `classes` may follow in a row, surely and at most.
 
         See `Widening.room`; instead of classes, the bytes with which their characters begin.
         """
         with self._lock:
-            found = self._widening.room(self._terms[state], classes)
+            found = self._widening.room(self._terms[state], classes, limit)
         if found is None:
             return None
         sure, most, ones, out = found

@@ -193,7 +193,7 @@ class TokenTable:
             return long
         room = None
         if found.base is not None and self.vocabulary.trie.longest <= FAR:
-            room = self.machine.room(place // self.machine.nodes, found.classes)
+            room = self.machine.room(place // self.machine.nodes, found.classes, _ORDINARY)
         if room is not None and found.base is not None:
             sure, most, ones, out = room
             gone: list[int] = []

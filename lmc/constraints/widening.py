@@ -109,8 +109,11 @@ class Widening:
             case kind:
                 return kind == Kind.AND
 
-    def room(self, term: Term, classes: int) -> tuple[int, int, int, int] | None:
+    def room(self, term: Term, classes: int, limit: int) -> tuple[int, int, int, int] | None:
         """What a counter says of characters of `classes` in a row, up to `far` bytes of them.
+
+        Args:
+            limit: of the widened term that is spoken of.
 
         Returns:
             So many may follow if they may in the widened term; so many at most, if none of them
@@ -141,7 +144,7 @@ class Widening:
         item, _, high = counter.args
         moves = self._derivatives.moves
         ones = next((m for m, t in moves(item) if not classes & ~m and t.kind == Kind.EPS), None)
-        if ones is None:
+        if ones is None or self.widened(item, limit) is not item:  # its own counters would count
             return None
         out = 0
         for part in leading:
