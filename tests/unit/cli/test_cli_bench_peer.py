@@ -44,7 +44,7 @@ def test_each_kind_of_line_is_the_figure_of_the_same_work(tmp_path: Path) -> Non
             {"measure": "prefill", "prompts": 4, "tokens": 8192, "tok_per_s": 99999.0},
             {"measure": "prefill", "prompts": 1, "tokens": 1024, "tok_per_s": 88888.0},
             {"measure": "prefill", "prompts": 1, "tokens": 8192, "tok_per_s": 40000.0},
-            {"workload": "chat_long", "programs_per_s": 1.0},  # not one of lmc's
+            {"workload": "chat_endless", "programs_per_s": 1.0},  # not one of lmc's
             {"workload": "agent", "scale": 0.25, "programs_per_s": 99.0},
             {"workload": "agent", "scale": 1.0, "programs_per_s": 20.0},
         )
