@@ -114,7 +114,7 @@ def test_the_command_reads_them(
         ("| judge | 30 |", "a peer's line is not JSON: Expecting value"),
         ("[1, 2]", "a peer's line is [1, 2], not a JSON object"),
         ("", "has no figure that lmc has at scale 1"),
-        ('{"workload": "chat_long", "programs_per_s": 1}', "has no figure that lmc has"),
+        ('{"workload": "chat_endless", "programs_per_s": 1}', "has no figure that lmc has"),
         (
             '{"engine": "a", "version": "1", "workload": "judge", "programs_per_s": 1}\n'
             '{"engine": "b", "workload": "judge", "programs_per_s": 1}',

@@ -84,7 +84,9 @@ def test_where_steps_are_dear_more_rows_share_one() -> None:
 
 
 @pytest.mark.parametrize(("step_positions", "room"), [(0, 100), (32, 200), (64, 300), (900, 300)])
-def test_rows_in_flight_may_hold_more_than_the_cache_where_steps_are_dear(step_positions: int, room: int) -> None:
+def test_rows_in_flight_may_hold_more_than_the_cache_where_steps_are_dear(
+    step_positions: int, room: int
+) -> None:
     runner: Any = SimpleNamespace(kv_tokens=100, step_positions=step_positions)
     place = Place(0, Needs(np.arange(5), 40), 0, None)
     assert Ledger(room - 40).fits(place, runner)
