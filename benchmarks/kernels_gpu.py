@@ -218,7 +218,7 @@ class Cases:
         logits = self.random(rows, vocabulary, dtype=torch.float32)
         sampler = DeviceSampler(vocabulary, rows, 8, self.device)
         wishes: list[Wish | None] = [wish] * rows
-        prepared = sampler.prepare(wishes, np.arange(rows), Staging(1 << 18, self.device))
+        prepared = sampler.prepare(wishes, np.arange(rows), None, Staging(1 << 18, self.device))
         greedy = wish.sampling.temperature == 0
         allowed = None if wish.mask is None else torch.from_numpy(wish.mask).to(self.device)
 

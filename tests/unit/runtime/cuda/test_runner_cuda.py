@@ -316,6 +316,7 @@ def test_bfloat16_is_near_the_float32_oracle() -> None:
     assert error.mean() < 0.1
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # that torch may miss some
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_nothing_waits_for_the_device_while_a_step_is_repeated() -> None:
