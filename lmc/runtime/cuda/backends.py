@@ -15,7 +15,7 @@ from lmc.runtime.cuda.unit_attention import UnitAttention
 __all__ = ["DEVICE_ATTENTION", "check_device_attention", "choose_device_attention"]
 
 DEVICE_ATTENTION = ("triton", "flashinfer", "torch")
-AUTO = ("triton",)  # the first one that can be used
+AUTO = ("flashinfer", "triton")  # the first one that can be used
 
 
 def check_device_attention(name: str, *, deterministic: bool) -> None:

@@ -35,7 +35,7 @@ from lmc.runtime.request import IntArray
 
 __all__ = ["FlashInferAttention", "long_run"]
 
-LEAST_ROWS = 64  # rows of a segment below which units are as fast
+LEAST_ROWS = 96  # rows of a segment below which units are as fast
 WORKSPACE = 128 << 20  # bytes
 PATIENCE = 3.0  # seconds until it is said that modules are being compiled
 
