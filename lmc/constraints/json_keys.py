@@ -32,7 +32,7 @@ from lmc.constraints.walking import places_after
 
 __all__ = ["JsonAutomaton", "JsonMatcher", "Keys"]
 
-_REMEMBERED = 4096  # sets of used keys whose tokens are kept
+_REMEMBERED = 512  # sets of used keys whose tokens are kept; to forget 4,000 takes milliseconds
 _NEAR = 64  # tokens before the end from which on it is looked for without repeating keys
 _MOST_TRIED = 20_000  # bytes, on the way to that end
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
@@ -171,7 +171,7 @@ class _Quotes:
         if found is None:
             _make_room(self._of_key)
             tokens = set(self._whole.get(key, ()))
-            for size in range(1, len(key) + 1):
+            for size in range(1, min(len(key), self._longest) + 1):
                 tokens.update(self._begun.get(key[:size], ()))
             found = self._of_key[key] = frozenset(tokens)
         return found
@@ -364,6 +364,8 @@ class JsonMatcher(TokenMatcher):
         if not left:
             return True
         machine = self._table.machine
+        if machine.roams_after(self._place, text):
+            return True
         place = machine.run(self._place, text)
         return place == DEAD or _leads_elsewhere(machine, place, left)
 

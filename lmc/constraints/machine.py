@@ -386,6 +386,12 @@ class Machine:
         sure, most, ones, out = found
         return sure, most, self.alphabet.firsts(ones), self.alphabet.spelling.bytes_of(0, out)
 
+    def roams_after(self, place: int, text: bytes) -> bool:
+        """Whether after `text` surely any text of some characters may follow; see `Roaming`."""
+        state, node = divmod(place, self.nodes)
+        firsts = 0 if node else self.loop_sets[self.roams[state]]
+        return firsts != 0 and all(firsts >> byte & 1 or 0x80 <= byte < 0xC0 for byte in text)
+
     def fits(self, state: int, text: bytes, chars: int) -> bool | None:
         """Whether a counter, of which `room` was asked, has room for `text` and an end.
 

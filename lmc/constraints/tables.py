@@ -216,7 +216,11 @@ class TokenTable:
             if len(doubtful) <= _MOST_STEPPED:
                 gone += [t for t in doubtful if self.step(place, t) == DEAD]
                 return np.array(gone, dtype=np.int32)
-        allowed = walk(self.machine, self.vocabulary.trie, place, above=_ORDINARY)
+        # Fewer counters end within the longest of them than further off.
+        nearer = self.machine.widened(place, int(self.vocabulary.sizes[long].max()))
+        if len(long) <= _MOST_STEPPED:
+            return long[[self.step(nearer, t) == DEAD for t in long.tolist()]]
+        allowed = walk(self.machine, self.vocabulary.trie, nearer, above=_ORDINARY)
         return np.setdiff1d(long, allowed)
 
     @property
