@@ -75,6 +75,8 @@ class UnitAttention:
             rows = max(1, FIXED_ROWS // self._lane_heads)
             return Shape(rows, rows, tile=FIXED_TILE, fixed=True)
         lanes = 64 if small else 128
+        if self._ieee and self._config.head_dim > 64:
+            lanes = 16  # compiling exact products of larger blocks does not come to an end
         return Shape(narrow=max(1, 16 // self._lane_heads), wide=max(1, lanes // self._lane_heads))
 
     def _divide(

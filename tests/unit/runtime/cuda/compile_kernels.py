@@ -39,6 +39,7 @@ def main() -> None:
         *compile_kernels(LLAMA_8B, capability=90),
         *compile_kernels(QWEN3, capability=90, deterministic=True),
         *compile_kernels(SMALL, capability=90, dtype="float16"),
+        *compile_kernels(LLAMA_8B, capability=90, dtype="float32"),
     ]
     for one in found:
         print(f"{one.name:16} {one.shared:7} bytes of shared memory")
