@@ -64,6 +64,30 @@ def test_the_numbers_are_those_of_the_cpu(variant: str, device: str) -> None:
             np.testing.assert_allclose(mine, theirs, atol=1e-3)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_rows_without_logits_are_left_out_of_the_last_layer_s_end(
+    device: str, deterministic: bool
+) -> None:
+    """None, one, two of many and all rows are asked for; what they leave in the cache is read."""
+    gpu = make("qwen2", device, deterministic=deterministic)
+    config = SMALL["qwen2"]
+    cpu = ModelRunner(config, random_weights(config), dtype="float32", kv_tokens=POOL, threads=1)
+    slots = some_slots(100, seed=1, pool=POOL)
+    one, two = sequence("qwen2", 40, 1, slots[:40]), sequence("qwen2", 40, 2, slots[40:80])
+    steps = [
+        Step((replace(one.piece(16), sample=None), replace(two.piece(9), sample=None))),
+        Step((replace(one.piece(7), sample=None), two.piece(9))),
+        Step((one.piece(9), two.piece(10))),
+        Step((one.piece(2, every=EVERY), two.piece(2, every=EVERY))),
+    ]
+    for step in steps:
+        expected, got = cpu.run(step), gpu.run(step)
+        assert got.tokens == expected.tokens
+        np.testing.assert_allclose(got.logprobs, expected.logprobs, atol=1e-3)
+        for mine, theirs in zip(got.scores, expected.scores, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-3)
+
+
 def replace_start(sequence: Sequence, done: int) -> Sequence:
     sequence.done = done
     return sequence
