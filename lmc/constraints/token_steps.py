@@ -45,9 +45,7 @@ def steps_from(machine: Machine, trie: Trie, place: int) -> Found:
     tokens, after = np.empty(len(trie.tokens), np.int32), np.empty(len(trie.tokens), np.int32)
     cursor = np.zeros(2, np.int64)
     while True:
-        filled = (
-            machine.filled
-        )  # first: other threads may let the machine grow, and that comes last
+        filled = machine.filled  # read first: when other threads add states, it grows last
         wanted = kernel(
             trie.byte, trie.depth, trie.skip, trie.tokens, trie.tokens_at,
             spelling.first, spelling.later, machine.below,

@@ -230,15 +230,16 @@ class Scheduler:
         """
         tokens = min(tokens, self._room.tokens)
         longest: dict[int, int] = {}
+        found = 0
         for job in self._running:
             if job.stage is Stage.PREFILL and not job.in_flight:
-                _note_longest(longest, job, job.unplaced())
+                found += _gain(longest, job, job.unplaced())
         if self._waiting and len(self._running) < self._max_running:
             for job in self._waiting.first(_WINDOW):
-                if sum(longest.values()) >= tokens:
-                    return True
-                _note_longest(longest, job, job.unplaced() - self._matched(job))
-        return sum(longest.values()) >= tokens
+                if found >= tokens:
+                    break
+                found += _gain(longest, job, job.unplaced() - self._matched(job))
+        return found >= tokens
 
     def next(self) -> Step | None:
         """The next step, or None: nothing is left to compute, or all that is takes part in a step.
@@ -831,9 +832,12 @@ class Scheduler:
         job.stage = stage
 
 
-def _note_longest(longest: dict[int, int], job: Job, tokens: int) -> None:
+def _gain(longest: dict[int, int], job: Job, tokens: int) -> int:
+    """How much longer a job makes the longest one of its row."""
     row = job.request.priority[0] if job.request.priority else -1 - job.arrival
-    longest[row] = max(longest.get(row, 0), tokens)
+    gain = max(tokens - longest.get(row, 0), 0)
+    longest[row] = longest.get(row, 0) + gain
+    return gain
 
 
 def _following(job: Job) -> GenRequest | None:

@@ -919,6 +919,18 @@ def test_few_prompts_wait_until_the_device_is_done() -> None:
     assert not bench.core.computing, "8 tokens are half a step"
 
 
+def test_branches_of_a_row_are_counted_once() -> None:
+    """Three branches of a prompt are one prompt to be computed, and no half of a step."""
+    bench, _ = busy()
+    bench.ask("under way", gen(prompt(0, 16), max_tokens=3, priority=(0, 0)))
+    bench.core.step()
+    for n in range(3):
+        bench.ask(str(n), gen([*prompt(1, 6), n], max_tokens=3, priority=(1, n)))
+    assert bench.core.computing, "7 tokens, and two more"
+    bench.ask("another row", gen(prompt(2, 6), max_tokens=3, priority=(2, 0)))
+    assert not bench.core.computing
+
+
 @pytest.mark.parametrize("failing", ["first", "second"])
 def test_of_two_steps_under_way_one_fails(failing: str) -> None:
     """The second reads what the first writes, and is lost with it; not the other way round."""
