@@ -88,7 +88,8 @@ class Step:
             "wide": division.wide.ravel(), "wide_lanes": division.wide_lanes.ravel(),
             "narrow_count": np.array([len(division.narrow)]),
             "wide_count": np.array([len(division.wide)]), "bases": division.bases,
-            "counts": division.counts, "positions": positions, "table": table,
+            "counts": division.counts, "several": np.flatnonzero(division.counts != 1),
+            "positions": positions, "table": table,
         }  # fmt: skip
 
     def floor(self) -> float:
@@ -114,9 +115,10 @@ class Step:
 
     def combine(self) -> None:
         if self.division.parts:
-            combine_parts[(self.rows, HEADS)](
-                self.out, self.parts, self.weights, self.numbers["bases"], self.numbers["counts"],
-                HEADS=HEADS, DIM=DIM, BLOCK_D=DIM, CHUNK=8, num_warps=2,
+            several = self.numbers["several"]
+            combine_parts[(len(several), HEADS)](
+                self.out, self.parts, self.weights, several, self.numbers["bases"],
+                self.numbers["counts"], HEADS=HEADS, DIM=DIM, BLOCK_D=DIM, CHUNK=8, num_warps=2,
             )  # fmt: skip
 
 

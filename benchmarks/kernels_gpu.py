@@ -80,7 +80,8 @@ class Cases:
         yield self.norm("norm_rows, embedding", embed=True)
         yield self.rotate_store()
         yield self.silu_mul()
-        yield self.product()
+        yield self.product("fixed_product", add=False)
+        yield self.product("fixed_product, added", add=True)
         if self.rows <= 512:  # as many are scored at once
             yield self.gather()
             greedy, drawn = Sampling(), Sampling(temperature=0.8, seed=1)
@@ -99,10 +100,10 @@ class Cases:
         return numbers.int()
 
     def norm(self, name: str, *, embed: bool) -> Case:
-        """The residual stream's sum, or a row of the embedding, and its RMS norm."""
+        """The RMS norm of the residual stream, or of a row of the embedding that begins it."""
         rows, columns = self.rows, self.shape.hidden
-        residual = self.random(rows, columns, dtype=torch.float32)
-        table = self.random(self.shape.vocabulary if embed else rows, columns)
+        residual = self.random(rows, columns)
+        table = self.random(self.shape.vocabulary if embed else 1, columns)
         tokens = self.below(self.shape.vocabulary, rows)
         weight = self.random(columns, dtype=torch.float32)
         out = torch.empty(rows, columns, dtype=self.dtype, device=self.device)
@@ -117,12 +118,11 @@ class Cases:
             return mine, out
 
         def reference() -> tuple[Tensor, ...]:
-            x = table[tokens.long()].float() if embed else residual.add_(table)
-            scaled = torch.nn.functional.rms_norm(x, (columns,), weight, EPSILON)
+            x = table[tokens.long()] if embed else residual
+            scaled = torch.nn.functional.rms_norm(x.float(), (columns,), weight, EPSILON)
             return x, scaled.to(self.dtype)
 
-        wide = 4 if embed else 8  # of a float32: only written, or read as well
-        each = wide + 2 * self.dtype.itemsize
+        each = (3 if embed else 2) * self.dtype.itemsize  # the entry is written back as well
         return Case(name, kernel, reference, rows * columns * each + 4 * columns)
 
     def rotate_store(self) -> Case:
@@ -177,24 +177,29 @@ class Cases:
         moved = 3 * rows * columns * self.dtype.itemsize
         return Case("silu_mul", kernel, reference, moved)
 
-    def product(self) -> Case:
+    def product(self, name: str, *, add: bool) -> Case:
         """The product of `deterministic=True`, beside the matrix library's."""
         s, rows = self.shape, self.rows
         columns, inner = (s.heads + 2 * s.kv_heads) * s.dim, s.hidden
         x, weight = self.random(rows, inner), self.random(columns, inner) / inner**0.5
-        out = torch.empty(rows, columns, dtype=self.dtype, device=self.device)
+        before = self.random(rows, columns)
+        mine, others = before.clone(), before.clone()
         ieee = self.dtype == torch.float32
 
         def kernel() -> tuple[Tensor, ...]:
             fixed_product[(-(-columns // 128), -(-rows // 64))](
-                x, weight, out, rows, COLUMNS=columns, INNER=inner, BLOCK_M=64, BLOCK_N=128,
-                BLOCK_K=32 if ieee else 64, IEEE=ieee, num_warps=4, num_stages=2 if ieee else 4,
+                x, weight, mine, rows, COLUMNS=columns, INNER=inner, BLOCK_M=64, BLOCK_N=128,
+                BLOCK_K=32 if ieee else 64, IEEE=ieee, ADD=add, num_warps=4,
+                num_stages=2 if ieee else 4,
             )  # fmt: skip
-            return (out,)
+            return (mine,)
 
-        moved = self.dtype.itemsize * (columns * inner + rows * (columns + inner))
+        def reference() -> tuple[Tensor, ...]:
+            return (others.addmm_(x, weight.t(), beta=float(add)),)
+
+        moved = self.dtype.itemsize * (columns * inner + rows * (columns * (1 + add) + inner))
         flops = 2 * rows * columns * inner
-        return Case("fixed_product", kernel, lambda: (x @ weight.t(),), moved, flops)
+        return Case(name, kernel, reference, moved, flops)
 
     def gather(self) -> Case:
         """Scores of one token a row out of its logits: torch's own, there is no kernel for it."""

@@ -139,11 +139,14 @@ def attend_units(
 
 @triton.jit
 def combine_parts(
-    out, parts, weights, bases, counts,
+    out, parts, weights, rows, bases, counts,
     HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Put the partial results of one row and head together; rows without any unit get zeros."""
-    row = tl.program_id(0).to(tl.int64)
+    """Put the partial results of one of `rows` and a head together.
+
+    A row without any unit gets zeros, one with a single unit stays as it is.
+    """
+    row = tl.load(rows + tl.program_id(0)).to(tl.int64)
     head = tl.program_id(1)
     count = tl.load(counts + row)
     if count == 1:

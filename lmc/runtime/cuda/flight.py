@@ -9,8 +9,9 @@ Not here    who computes (`runner`), how tokens are drawn (`sampler`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from torch import Tensor
 from lmc.errors import InternalError, RunError
 from lmc.runtime.attention.base import Batch
 from lmc.runtime.cuda.sampler import Drawn
-from lmc.runtime.request import IntArray, Outcome, Step, TopTokens
+from lmc.runtime.request import IntArray, Outcome, Segment, Step, TopTokens
 from lmc.runtime.sampler import Wish
 
 __all__ = [
@@ -254,7 +255,18 @@ def greatest(logits: Tensor, normalizer: Tensor, count: int) -> tuple[Tensor, Te
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Slots of all segments, and of each segment its rows, its slots and where these begin."""
+    """The contexts of a step, as attention sees them: slots, and who sees how many of them.
+
+    A text that ends in what a model call made comes as two segments, whose keys differ; the second
+    one goes on where the first one ends. Attention is the same for both, so they are one here, and
+    long prompts stand together as what they are.
+
+    Attributes:
+        slots: of all contexts.
+        sizes: of each context, its rows, which are its last positions.
+        lengths: of each, its slots.
+        offsets: of each, where its slots begin.
+    """
 
     slots: IntArray
     sizes: npt.NDArray[np.int64]
@@ -263,10 +275,17 @@ class Tables:
 
     @staticmethod
     def of(step: Step) -> Tables:
-        whole = np.array([len(s.slots) for s in step.segments], np.int64)
+        sizes = np.array([len(s.tokens) for s in step.segments], np.int64)
+        segments: Sequence[Segment] = step.segments
+        if step.repeats == 1:
+            last = np.array([not _goes_on(a, b) for a, b in pairwise(segments)] + [True])
+            first = np.concatenate([[True], last[:-1]])
+            sizes = np.add.reduceat(sizes, np.flatnonzero(first))
+            segments = list(compress(segments, last.tolist()))
+        whole = np.array([len(s.slots) for s in segments], np.int64)
         return Tables(
-            np.concatenate([s.slots for s in step.segments]).astype(np.int32, copy=False),
-            np.array([len(s.tokens) for s in step.segments], np.int64),
+            np.concatenate([s.slots for s in segments]).astype(np.int32, copy=False),
+            sizes,
             whole - (step.repeats - 1),
             np.cumsum(whole) - whole,
         )
@@ -276,6 +295,13 @@ class Tables:
         if not number:
             return self
         return replace(self, lengths=self.lengths + number, sizes=np.ones_like(self.sizes))
+
+
+def _goes_on(segment: Segment, other: Segment) -> bool:
+    """Whether another segment is what comes next of the same sequence."""
+    start = other.start
+    # a slot holds the entry of one prefix
+    return len(segment.slots) == start > 0 and bool(segment.slots[-1] == other.slots[start - 1])
 
 
 def next_batch(batch: Batch, step: Step, number: int) -> Batch:

@@ -16,8 +16,12 @@ __all__ = ["fixed_product"]
 def fixed_product(
     x, weight, out, rows, COLUMNS: tl.constexpr, INNER: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
+    ADD: tl.constexpr,
 ):  # fmt: skip
-    """`out = x weight^T`; one program for BLOCK_M rows and BLOCK_N columns."""
+    """`out = x weight^T`, or `out += x weight^T` with ADD.
+
+    One program for BLOCK_M rows and BLOCK_N columns.
+    """
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
@@ -33,6 +37,7 @@ def fixed_product(
         else:
             total = tl.dot(a, b, total)
     target = out + m.to(tl.int64)[:, None] * COLUMNS + n[None, :]
-    tl.store(
-        target, total.to(out.dtype.element_ty), mask=(m < rows)[:, None] & (n < COLUMNS)[None, :]
-    )
+    there = (m < rows)[:, None] & (n < COLUMNS)[None, :]
+    if ADD:
+        total += tl.load(target, mask=there, other=0.0).to(tl.float32)
+    tl.store(target, total.to(out.dtype.element_ty), mask=there)

@@ -14,23 +14,23 @@ __all__ = ["norm_rows", "rotate_store", "silu_mul"]
 
 @triton.jit
 def norm_rows(
-    residual, delta, tokens, weight, out, epsilon,
+    residual, table, tokens, weight, out, epsilon,
     COLUMNS: tl.constexpr, BLOCK: tl.constexpr, EMBED: tl.constexpr,
 ):  # fmt: skip
-    """`residual += delta` (or `= delta[token]`), then `out = rms_norm(residual) * weight`.
+    """`out = rms_norm(residual) * weight`; with EMBED after `residual = table[token]`.
 
-    One program a row. `residual` is float32, `delta` and `out` of the model's type.
+    One program a row. `residual`, `table` and `out` are of the model's type, `weight` is float32.
     """
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     there = at < COLUMNS
     if EMBED:
         token = tl.load(tokens + row).to(tl.int64)
-        x = tl.load(delta + token * COLUMNS + at, mask=there, other=0.0).to(tl.float32)
+        entry = tl.load(table + token * COLUMNS + at, mask=there, other=0.0)
+        tl.store(residual + row * COLUMNS + at, entry, mask=there)
     else:
-        x = tl.load(residual + row * COLUMNS + at, mask=there, other=0.0)
-        x += tl.load(delta + row * COLUMNS + at, mask=there, other=0.0).to(tl.float32)
-    tl.store(residual + row * COLUMNS + at, x, mask=there)
+        entry = tl.load(residual + row * COLUMNS + at, mask=there, other=0.0)
+    x = entry.to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / COLUMNS + epsilon)
     w = tl.load(weight + at, mask=there, other=0.0)
     tl.store(out + row * COLUMNS + at, (x * scale * w).to(out.dtype.element_ty), mask=there)

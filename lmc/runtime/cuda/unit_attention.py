@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,6 +61,7 @@ class UnitAttention:
         if device.type == "cuda":
             self._more_parts = self._make_parts(PLACES + 2 * rows)
         self._numbers = torch.zeros(NUMBERS, dtype=torch.int32, device=device)
+        self._rows = torch.arange(rows, dtype=torch.int32, device=device)  # graphs read it
 
     def _make_parts(self, places: int) -> tuple[Tensor, Tensor]:
         """Room for partial results, and for their weights."""
@@ -114,7 +116,8 @@ class UnitAttention:
         units = (layout.narrow_units, layout.wide_units if wide else 0)
         if self.fixed:
             units = (0, layout.wide_units)
-        return self._pass(layout.rows, fields, positions, table, self._parts, units, combine=True)
+        combined = self._rows[: layout.rows]
+        return self._pass(combined, fields, positions, table, self._parts, units)
 
     # Other steps
 
@@ -123,25 +126,30 @@ class UnitAttention:
         few = len(step.positions) <= FEW_ROWS
         division = self._divide(step.tables, small=few, without=without)
         layout = UnitLayout.exactly(division)
-        if layout.size > len(self._numbers):
-            self._numbers = torch.empty(2 * layout.size, dtype=torch.int32, device=self._device)
-        array, tensor = staging.piece(layout.size)
+        combined = np.flatnonzero(division.counts != 1)
+        size = layout.size + len(combined)
+        if size > len(self._numbers):
+            self._numbers = torch.empty(2 * size, dtype=torch.int32, device=self._device)
+        array, tensor = staging.piece(size)
         layout.fill(array, division)
-        buffer = self._numbers[: layout.size]
+        array[layout.size :] = combined
+        buffer = self._numbers[:size]
         buffer.copy_(tensor, non_blocking=True)
         if division.parts > len(self._more_parts[0]):  # graphs keep the ones that they have
             self._more_parts = self._make_parts(-(-division.parts // PLACES) * PLACES)
         return self._pass(
-            layout.rows, layout.fields(buffer), step.positions, step.slots, self._more_parts,
-            (len(division.narrow), len(division.wide)),
-            combine=bool((division.counts != 1).any()),
+            buffer[layout.size :], layout.fields(buffer), step.positions, step.slots,
+            self._more_parts, (len(division.narrow), len(division.wide)),
         )  # fmt: skip
 
     def _pass(
-        self, rows: int, fields: UnitFields, positions: Tensor, table: Tensor,
-        parts: tuple[Tensor, Tensor], units: tuple[int, int], *, combine: bool,
+        self, combined: Tensor, fields: UnitFields, positions: Tensor, table: Tensor,
+        parts: tuple[Tensor, Tensor], units: tuple[int, int],
     ) -> Attend:  # fmt: skip
-        """The launches of a layer; `units` are at least as many as there are of either kind."""
+        """The launches of a layer; `units` are at least as many as there are of either kind.
+
+        Those rows are `combined` that do not have one unit; others may be among them.
+        """
         config = self._config
 
         def attend(qkv: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
@@ -150,9 +158,9 @@ class UnitAttention:
                     self._launch(
                         launched, wide, qkv, keys, values, out, parts, fields, positions, table
                     )
-            if combine:
-                combine_parts[(rows, config.heads)](
-                    out, *parts, fields.bases, fields.counts, HEADS=config.heads,
+            if len(combined):
+                combine_parts[(len(combined), config.heads)](
+                    out, *parts, combined, fields.bases, fields.counts, HEADS=config.heads,
                     DIM=config.head_dim, BLOCK_D=_power(config.head_dim), CHUNK=8, num_warps=2,
                 )  # fmt: skip
 

@@ -122,6 +122,11 @@ def steps() -> Iterator[tuple[str, list[Piece]]]:
     shared = [(prefix + own(n), n) for n in (1, 1, 14, 1, 20)]
     yield "decodes and prompts after one prefix", shared
     yield "a prefix and what follows it", [(prefix, 70), (prefix + own(15), 15), (prefix, 1)]
+    turns = [own(n) for n in (40, 25)]
+    yield (
+        "what was made and the text after it",
+        [piece for t in turns for piece in ((t[:7], 1), (t[:-1], len(t) - 8), (t, 1))],
+    )
     mixed = [(own(n), rows) for n, rows in ((9, 1), (80, 80), (30, 1), (64, 20), (64, 40), (5, 5))]
     yield "long and short in turns", [(table, rows) for table, rows in mixed]
 
@@ -276,3 +281,18 @@ def test_what_flashinfer_compiles_is_kept_with_lmc_s_files(
     with pytest.raises(UsageError, match="FlashInfer is not installed"):
         flashinfer_attention._package()
     assert os.environ["FLASHINFER_WORKSPACE_BASE"] == str(tmp_path / "flashinfer")
+
+
+def test_segments_that_go_on_are_one_context() -> None:
+    told, other = list(range(10)), [*range(6), 20, 21]
+    pieces = [(told[:4], 1), (told, 6), (other, 2), (other, 1), ([30, 31], 2)]
+    tables = Tables.of(step_of(pieces))
+    assert tables.sizes.tolist() == [7, 2, 1, 2]  # branches of one context stay apart
+    assert tables.lengths.tolist() == [10, 8, 8, 2]
+    assert tables.offsets.tolist() == [0, 10, 18, 26]
+    assert tables.slots.tolist() == [*told, *other, *other, 30, 31]
+
+
+def test_segments_of_a_repeated_step_stay_apart() -> None:
+    step = step_of([(([7, 8]), 2), ([7, 8, 9], 1)], repeats=2)
+    assert len(Tables.of(step).sizes) == 2
