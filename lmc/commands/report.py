@@ -218,7 +218,7 @@ _ADVICE = (
     ("split() with maxsplit", "use split(sep) and join what is left"),
     ("join()", "join texts only"),
     ("a library", "do it before the program, and pass the result as an argument"),
-    ("inside `try`", "do it before the `try`, or let the row fail"),
+    ("inside `try`", "do it before the `try` or the `with`, or let the row fail"),
     ("a format", "write the format as a constant"),
     ("copy of", "use the text itself: texts never change"),
     ("parameter", "write it as a constant, or pass it as an argument that is no text"),

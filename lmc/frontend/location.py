@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import linecache
 import os
 import sys
 import sysconfig
@@ -21,7 +20,6 @@ __all__ = [
     "of_code",
     "of_frame",
     "of_traceback",
-    "source_here",
     "unwatched",
 ]
 
@@ -66,14 +64,6 @@ def in_library() -> bool:
     while frame is not None and frame.f_code.co_filename.startswith(_LMC):
         frame = frame.f_back
     return frame is not None and is_library(frame.f_code.co_filename)
-
-
-def source_here() -> bool:
-    """Whether the text of the innermost caller outside of lmc is at hand."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_LMC):
-        frame = frame.f_back
-    return frame is None or bool(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
 
 
 def of_traceback(trace: TracebackType | None) -> Location | None:

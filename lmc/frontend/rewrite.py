@@ -8,11 +8,12 @@ which these few are calls:
     a in b        ->  contains(b, a)       len(x), str(x), type(x)  ->  length(x), ...
     a is b        ->  same(a, b)           f(x)  ->  called(f)(x), which is f's own copy
     match x: ...  ->  match matched(x): ...
-    try: ...      ->  try: with guarded(): ...
+    try: ...      ->  try: with guarded(): ...        with x: ...  ->  with entered(x): ...
 
 On known values the calls do what Python does. A copy is made only if the source compiles to the
-very code that the function has. Without one (`exec`, some shells) the function is traced as it is,
-and these uses end the graph: most of them raise by themselves, `unreadable` finds the others.
+very code that the function has. Without one (`exec`, some shells) `bytecode` puts what it can of
+this into the code itself. What is left of these uses ends the graph: most of them raise by
+themselves, `unreadable` finds the others.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ import inspect
 import linecache
 import threading
 import types
-from collections.abc import Callable
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from lmc.frontend import syntax
+from lmc.frontend.bytecode import patched
 from lmc.frontend.location import unwatched
 
-__all__ = ["NO_SOURCE", "is_copy", "refused", "rewritten", "unreadable"]
+__all__ = ["NO_SOURCE", "is_copy", "is_patched", "refused", "rewritten", "unread", "unreadable"]
 
 _FUTURE = functools.reduce(
     lambda bits, name: bits | getattr(__future__, name).compiler_flag,
@@ -46,14 +49,14 @@ _BUILTINS = {"len": "length", "str": "text", "type": "kind"}
 
 
 def rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The copy of a function to trace; the function itself where no copy can be made safely."""
+    """The copy of a function to trace; the function itself where none can be made or is needed."""
     if isinstance(function, types.MethodType):
         inner = rewritten(function.__func__)
         same = inner is function.__func__
         return function if same else types.MethodType(inner, function.__self__)
     if type(function) is not types.FunctionType:
         return function
-    code = _rewritten_code(function)
+    code = _rewritten_code(function) or _patched_code(function)
     if code is None:
         return function
     function.__globals__.update(_CALLS)
@@ -69,17 +72,52 @@ def rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-_codes: dict[tuple[types.CodeType, int], types.CodeType | None] = {}
+_Key = tuple[types.CodeType, int]
+_MAX_CODES = 2048  # that are kept
+
+_codes: dict[_Key, types.CodeType | None] = {}  # what was made of the source of each
+_patches: dict[_Key, types.CodeType | None] = {}  # what was made of its bytecode instead
+_patches_made: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 
 
 def _rewritten_code(function: types.FunctionType) -> types.CodeType | None:
     key = (function.__code__, id(function.__globals__))
     if key not in _codes:
-        if len(_codes) > 2048:
+        if len(_codes) > _MAX_CODES:
             _codes.clear()
         with unwatched():
             _codes[key] = _rewrite_if_possible(function)
     return _codes[key]
+
+
+def _patched_code(function: types.FunctionType) -> types.CodeType | None:
+    key = (function.__code__, id(function.__globals__))
+    if key not in _patches:
+        if len(_patches) > _MAX_CODES:
+            _patches.clear()
+        with unwatched():
+            _patches[key] = made = patched(function.__code__, function.__globals__)
+        if made is not None:
+            _patches_made.update(_with_inner(made))
+    return _patches[key]
+
+
+def _with_inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _with_inner(const)
+
+
+def is_patched(code: types.CodeType) -> bool:
+    """Whether a code was made of another one without its source."""
+    return code in _patches_made
+
+
+def unread(function: Callable[..., Any], made: Callable[..., Any]) -> types.CodeType | None:
+    """The code that is traced of a function, unless `rewritten` made it from its source."""
+    code = getattr(getattr(made, "__func__", made), "__code__", None)
+    return code if made is function or code in _patches_made else None
 
 
 def is_copy(code: types.CodeType) -> bool:
@@ -91,9 +129,9 @@ def is_copy(code: types.CodeType) -> bool:
 
 
 def refused(code: types.CodeType, space: dict[str, Any]) -> bool:
-    """Whether a copy of a `def` was wanted, and could not be made."""
+    """Whether a copy of a `def` was wanted, and could not be made of its source."""
     named = code.co_name != "<lambda>"
-    return named and _codes.get((code, id(space)), code) is None
+    return named and (_codes.get((code, id(space)), code) is None or code in _patches_made)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -205,6 +243,9 @@ def _same(mine: types.CodeType, theirs: types.CodeType) -> bool:
     return all(getattr(mine, f) == getattr(theirs, f) for f in fields)
 
 
+_AnyTry = TypeVar("_AnyTry", ast.Try, ast.TryStar)
+
+
 class _Rewrite(ast.NodeTransformer):
     def __init__(self, shadowed: set[str]) -> None:
         self._builtins = {k: v for k, v in _BUILTINS.items() if k not in shadowed}
@@ -265,12 +306,26 @@ class _Rewrite(ast.NodeTransformer):
         node.subject = _call("matched", [node.subject], node.subject)
         return node
 
-    def visit_Try(self, node: ast.Try) -> ast.Try:
+    def visit_With(self, node: ast.With) -> ast.With:
         self.generic_visit(node)
-        if node.handlers:
+        for item in node.items:
+            item.context_expr = _call("entered", [item.context_expr], item.context_expr)
+        return node
+
+    def visit_Try(self, node: _AnyTry) -> _AnyTry:
+        self.generic_visit(node)
+        if node.handlers or any(map(_leaves, node.finalbody)):
             guard = ast.With([ast.withitem(_call("guarded", [], node.body[0]))], node.body)
             node.body = [ast.copy_location(guard, node.body[0])]
         return node
+
+    visit_TryStar = visit_Try  # noqa: N815 - named as the syntax is
+
+
+def _leaves(statement: ast.AST) -> bool:
+    """Whether a statement may end the block around it, which drops an exception in `finally`."""
+    kinds = (ast.Return, ast.Break, ast.Continue)
+    return any(isinstance(node, kinds) for node in ast.walk(statement))
 
 
 def _call(name: str, args: list[ast.expr], at: ast.AST) -> ast.Call:

@@ -6,12 +6,14 @@ tracer watches the exceptions of this module as those of the program itself.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
+import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from lmc.frontend.handlers import catches
 from lmc.frontend.location import is_library
 from lmc.frontend.symbolic import Text, TextList, Unknown, is_symbolic
 from lmc.frontend.symbolic_numbers import Bool, Float, Int
@@ -21,7 +23,7 @@ __all__ = ["CALLS", "guards"]
 _OWN = __file__.rpartition("frontend")[0]
 
 guards: contextvars.ContextVar[int] = contextvars.ContextVar("guards", default=0)
-"""How many `try` blocks with handlers the traced code is inside of."""
+"""How many blocks the traced code is inside of that might catch an exception."""
 
 
 def _called(function: Any) -> Any:
@@ -135,14 +137,56 @@ def _matched(value: Any) -> Any:
     return value
 
 
-@contextmanager
+@contextlib.contextmanager
 def _guarded() -> Iterator[None]:
     """Inside, a failed model call would be caught by the program."""
-    token = guards.set(guards.get() + 1)
+    guards.set(guards.get() + 1)  # no token: blocks of generators end in any order
     try:
         yield
     finally:
-        guards.reset(token)
+        guards.set(guards.get() - 1)
+
+
+class _Guarding:
+    """A context manager that may swallow exceptions."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+
+    def __enter__(self) -> Any:
+        entered = self._manager.__enter__()
+        guards.set(guards.get() + 1)
+        return entered
+
+    def __exit__(self, *raised: Any) -> Any:
+        guards.set(guards.get() - 1)
+        return self._manager.__exit__(*raised)
+
+
+_HARMLESS = (
+    contextlib.nullcontext,
+    contextlib.closing,
+    contextlib.redirect_stdout,
+    contextlib.redirect_stderr,
+    type(threading.Lock()),
+    type(threading.RLock()),
+)
+
+
+def _entered(manager: Any) -> Any:
+    """What a `with` block enters; it may swallow exceptions if nothing says that it does not."""
+    kind = type(manager)
+    if kind in _HARMLESS or kind.__module__.partition(".")[0] == "lmc":
+        return manager
+    generator = getattr(manager, "gen", None) if kind is _FROM_GENERATOR else None
+    if generator is not None and not catches(generator.gi_code):
+        return manager
+    if not (hasattr(kind, "__enter__") and hasattr(kind, "__exit__")):
+        return manager  # which Python says
+    return _Guarding(manager)
+
+
+_FROM_GENERATOR = contextlib._GeneratorContextManager
 
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -156,4 +200,5 @@ CALLS: dict[str, Callable[..., Any]] = {
     "kind": _kind,
     "matched": _matched,
     "guarded": _guarded,
+    "entered": _entered,
 }

@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import CodeType
 from typing import Any, NoReturn
 
 from lmc.constraints.known import automaton_for
@@ -30,14 +29,13 @@ from lmc.frontend.dsl import State
 from lmc.frontend.eager import joins
 from lmc.frontend.fusing import fusion_of_run
 from lmc.frontend.knowledge import MAX_TEXTS, Knowledge
-from lmc.frontend.location import here, in_library, of_traceback, source_here, unwatched
-from lmc.frontend.rewrite import NO_SOURCE, rewritten
+from lmc.frontend.location import here, in_library, of_traceback, unwatched
+from lmc.frontend.rewrite import rewritten, unread
 from lmc.frontend.symbolic import NeedsValue, Text, TextList, Unknown, is_symbolic
 from lmc.frontend.symbolic_numbers import Bool, Float, Int
-from lmc.frontend.syntax import guards
 from lmc.frontend.tools import Tool, held_by, recording
 from lmc.frontend.variables import Given, Life, Made, Row
-from lmc.frontend.watching import told, watching
+from lmc.frontend.watching import handled, told, watching
 from lmc.frontend.ways import Cut, PathOver, Way
 from lmc.ir.core import Const, Node, Op, Operand, Program, Value
 from lmc.ir.ops.flow import Resume, Ret
@@ -96,9 +94,7 @@ class _Tracer:
         source: Location | None,
     ) -> None:
         self._function = rewritten(function)
-        # it catches exceptions, and no guards tell where
-        self._catches = self._function is function and _catches(function)
-        self._unread = None if self._function is not function else _code_of(function)
+        self._unread = unread(function, self._function)
         self._name = name
         self._arguments = arguments
         self._source = source
@@ -148,7 +144,6 @@ class _Tracer:
         self._awaited: list[Value] = []  # since the last tool that keeps its place
         self._cut: Cut | None = None
         self._ended = False
-        self._may_catch = self._catches
         state = State(self, self.start(self._source), fusion_of_run())
         given = unflatten(self._arguments, lambda n: Text(self, self._params[n]))
         try:
@@ -328,14 +323,16 @@ class _Tracer:
         value = self._pure(fn, operands)
         if fn in _RAISING:
             if self._guarded:
-                self.need(f"`{fn.partition('.')[2]}` inside `try`, which may catch its failure")
+                self.need(
+                    f"`{fn.partition('.')[2]}` inside `try` or `with`, which may catch its failure"
+                )
             self._raising.append(value)
         return self._symbolic(value)
 
     @property
     def _guarded(self) -> bool:
         """Whether the program might catch what fails here."""
-        return self._may_catch or guards.get() > 0
+        return handled(_Tracer._run.__code__)
 
     def _pure(self, fn: str, operands: tuple[Operand, ...]) -> Value:
         made = self._emit(Pure(fn, operands), here())[0]
@@ -346,7 +343,7 @@ class _Tracer:
     def need(self, what: str) -> NoReturn:
         """End the graph here."""
         self._check_going()
-        self._stop(what if not _needs_source(what) else f"{what}, in {NO_SOURCE}")
+        self._stop(what)
         raise NeedsValue(what)
 
     def _operand(self, value: object) -> Operand:
@@ -373,10 +370,7 @@ class _Tracer:
     # ---------------------------------------------------------------------- the Recorder
 
     def prepare(self, function: Callable[..., object]) -> Callable[..., object]:
-        prepared = rewritten(function)
-        if prepared is function and _catches(function):
-            self._may_catch = True
-        return prepared
+        return rewritten(function)
 
     def start(self, at: Location | None) -> Value:
         return self._emit(Start(), at)[0]
@@ -475,7 +469,9 @@ class _Tracer:
 
     def read(self, ref: Value) -> Any:
         if self._guarded:
-            self.need("a variable is read inside `try`, which may catch the failure of its call")
+            self.need(
+                "a variable is read inside `try` or `with`, which may catch the failure of its call"
+            )
         if ref.type == VALUE or ref.type not in _KINDS:
             self.need("a variable is read that may hold values of several kinds")
         self._reads.append(ref)
@@ -527,7 +523,7 @@ class _Tracer:
         self, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: Location | None
     ) -> Any:
         if self._guarded:
-            self.need("a tool is called inside `try`, which may catch its failure")
+            self.need("a tool is called inside `try` or `with`, which may catch its failure")
         if any(is_symbolic(held) or isinstance(held, State) for held in held_by(tool.function)):
             self.need(f"the tool {tool.name}() uses a value of the program that it is not given")
         name = self._tool_name(tool)
@@ -602,21 +598,6 @@ class _Tracer:
 
         template = json.dumps(walk(value))
         return self._emit(Pack(tuple(items), template), self._source)[0]
-
-
-def _needs_source(what: str) -> bool:
-    """Whether a value is needed only because the text of the program is not at hand."""
-    return what.startswith(("the characters", "len()")) and not source_here()
-
-
-def _catches(function: Callable[..., object]) -> bool:
-    """Whether a function may catch exceptions, as far as one can see."""
-    code = _code_of(function)
-    return bool(code and code.co_exceptiontable)
-
-
-def _code_of(function: Callable[..., object]) -> CodeType | None:
-    return getattr(getattr(function, "__func__", function), "__code__", None)
 
 
 def _shown_static(arguments: Arguments) -> str:

@@ -10,11 +10,13 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from lmc.errors import LmcError, Location
-from lmc.frontend.location import is_library, of_code, of_frame
-from lmc.frontend.rewrite import NO_SOURCE, is_copy, refused, unreadable
+from lmc.frontend.handlers import catches_at
+from lmc.frontend.location import is_library, is_own, of_code, of_frame
+from lmc.frontend.rewrite import NO_SOURCE, is_copy, is_patched, refused, unreadable
 from lmc.frontend.symbolic import Source, Text, TextList, is_symbolic, tracing
+from lmc.frontend.syntax import guards
 
-__all__ = ["told", "watching"]
+__all__ = ["handled", "told", "watching"]
 
 _OWN = __file__.rpartition("frontend")[0]
 _SYNTAX = f"{_OWN}frontend/syntax.py"
@@ -70,13 +72,28 @@ def watching(
         return local
 
     before = sys.gettrace()
-    token = tracing.set(source)
+    token, no_guards = tracing.set(source), guards.set(0)
     sys.settrace(enter)
     try:
         yield
     finally:
         sys.settrace(before)
+        guards.reset(no_guards)
         tracing.reset(token)
+
+
+def handled(end: CodeType) -> bool:
+    """Whether an exception might be caught between here and the innermost frame of `end`."""
+    if guards.get() > 0:
+        return True
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (code := frame.f_code) is not end:
+        if code.co_exceptiontable and not is_own(code.co_filename) and not is_copy(code):
+            blocks = not is_patched(code)  # else `guards` counts those that matter
+            if catches_at(code, frame.f_lasti, blocks):
+                return True
+        frame = frame.f_back
+    return False
 
 
 def _kind(frame: FrameType) -> str:

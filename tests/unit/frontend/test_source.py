@@ -114,9 +114,6 @@ UNSEEN = {
     ),
     "helper": ("s += kind(x)", "`type()` in code whose source"),
     "inner": ("s += ''.join([type(v).__name__ for v in [x]])", "`type()` in code whose source"),
-    "f_string": ("s += f'{x}'", "the characters of a str that is not known yet, in code whose"),
-    "length": ("s += str(len(x))", "len() of a str that is not known yet, in code whose source"),
-    "join": ("s += ', '.join([x])", "TypeError: "),
 }
 
 
@@ -124,14 +121,70 @@ UNSEEN = {
 def test_without_a_source_what_cannot_be_seen_ends_the_graph(fake: lmc.Engine, name: str) -> None:
     body, why = UNSEEN[name]
     program = defined(
+        "def kind(value):\n    return type(value).__name__\n"
         f"@lmc.jit\ndef p(s, x):\n    s += 'A: '\n    {body}\n    s += lmc.gen('a', 3)\n",
-        nothing=nothing, several=several, kind=kind,
+        nothing=nothing, several=several,
     )  # fmt: skip
     same(program)
     (reason,) = reasons(program)
     assert reason.startswith(why)
-    if "source" in why:
-        assert "exec()" in advice(reason)
+    assert "exec()" in advice(reason)
+
+
+SEEN = """
+def shout(v, end="!"):
+    return f"{v}{end}"
+
+def separated(xs):
+    return "; ".join(xs)
+
+@lmc.jit
+def p(s, x):
+    s += f"Say {x!s} in {len(x)} letters {x!r}: " + ", ".join([x, "please"])
+    s += lmc.gen("a", max_tokens=3)
+    alone = f"{s['a']}"
+    s += f"<{alone}>{3:>4}{2.5:.1f}{'k'!r:>6}{shout(x)}{shout(x, end='?')}" + str(b"ab", "utf-8")
+    for i in range(2):
+        with s.user():
+            s += f" {i} {kind(alone)} " + separated([x, alone, *[f"[{y}]" for y in (x, 'b')]])
+    s += str(len(s["a"])) + str(x) + (lambda v: f"({v})")(x)
+    s += "long" if len(f"{x}") > 3 else "short"
+    if f"{x}!" == "it!":
+        s += f"{x}".upper()
+    try:
+        s += f"{{}}{x}"
+    finally:
+        s += "."
+    return {"a": f"{x}-{alone}", "b": [f"{x}"]}
+"""
+
+
+@pytest.mark.parametrize("x", ["it", "longer", "\n'\"{}", ""])
+def test_without_a_source_f_strings_and_the_like_are_read_from_the_code(
+    fake: lmc.Engine, x: str
+) -> None:
+    program = defined(SEEN, kind=kind)
+    assert not reasons(program)
+    result = same(program, x)
+    assert result.value == program.run(x=x, eager=True).value
+    assert result.text.startswith(f"Say {x} in {len(x)} letters {x!r}: {x}, please")
+
+
+def test_without_a_source_a_name_may_mean_something_else(fake: lmc.Engine) -> None:
+    program = defined(
+        "def len(value):\n    return 'many'\n"
+        "@lmc.jit\ndef p(s, x):\n    s += f'{len(x)} {x}'\n    s += lmc.gen('a', 3)\n"
+    )
+    assert same(program).text.startswith("many it")
+
+
+@pytest.mark.parametrize("use", ["f'{x:>10}'", "f'{x!a}'", "'%s' % x", "str.join(', ', [x])"])
+def test_without_a_source_what_needs_the_characters_ends_the_graph(
+    fake: lmc.Engine, use: str
+) -> None:
+    program = defined(f"@lmc.jit\ndef p(s, x):\n    s += {use}\n    s += lmc.gen('a', 3)\n")
+    same(program)
+    assert len(reasons(program)) == 1
 
 
 def test_without_a_source_what_can_be_seen_is_compiled(fake: lmc.Engine) -> None:
