@@ -64,19 +64,17 @@ class PlanJob(ABC):
         rows: Sequence[tuple[int, Mapping[str, object]]],
         done: Callable[[int, RowResult], None],
     ) -> dict[int, Callable[[], None]]:
-        specs: list[RowSpec] = []
-        for index, given in rows:
-            try:
-                specs.append(self._spec(index, given, functools.partial(done, index)))
-            except Exception as error:  # an argument may do anything when it is looked at
-                done(index, refused(error))
-        try:
-            handles = self.engine.executor.submit_rows(specs)
-        except Exception as error:  # the engine is closed, or has stopped
-            for spec in specs:
-                spec.done(refused(error))
-            return {}
-        return {spec.index: handle.cancel for spec, handle in zip(specs, handles, strict=True)}
+        from lmc.runtime.submission import Submission
+
+        with Submission(self.engine.executor, len(rows), refused) as submission:
+            for index, given in rows:
+                try:
+                    spec = self._spec(index, given, functools.partial(done, index))
+                except Exception as error:  # an argument may do anything when it is looked at
+                    done(index, refused(error))
+                else:
+                    submission.add(spec)
+        return {index: handle.cancel for index, handle in submission.handles.items()}
 
 
 @dataclass

@@ -54,6 +54,11 @@ WORTHWHILE = 2048
 
 A forward pass of so many costs hardly more a token than a longer one.
 """
+FEW = 1024
+"""The same, for a second step behind one that is computed, if nothing else could join it now.
+
+It takes longer than what is to be done between two steps.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,7 @@ class EngineCore:
         self._start: Callable[[Step], Flight] = getattr(runner, "start", self._run_now)
         self._flights: deque[tuple[Step, Flight]] = deque()  # under way, the oldest first
         self._looked_ahead = False  # in vain, and nothing has changed since
+        self._enough = self._half = max_batch_tokens // 2  # prompt tokens for a second step
         self.observer: Observer | None = None  # set before anything runs
 
     def _run_now(self, step: Step) -> Flight:
@@ -189,7 +195,7 @@ class EngineCore:
         """
         if self._closed:
             raise RunError("the engine is closed", hint="run inside its `with` block")
-        self._looked_ahead = False
+        self._looked_ahead, self._enough = False, self._half
         job = self._scheduler.submit(request)
         handle = self._handles[job] = Handle(job, on_done, on_text)
         return handle
@@ -231,7 +237,15 @@ class EngineCore:
             return False
         if self._scheduler.short_of_memory:
             return False
-        return self._scheduler.has_prompts(self._limits["max_batch_tokens"] // 2)
+        return self._scheduler.has_prompts(self._enough)
+
+    def settle_for_few(self) -> None:
+        """Start a second step for fewer prompts, as nothing else is to be done until a step ends.
+
+        As long as nothing is submitted and no step starts or ends.
+        """
+        if self._enough > FEW and len(self._flights) == 1:
+            self._looked_ahead, self._enough = False, FEW
 
     def step(self) -> bool:
         """Compute one step and hand over what ended; returns whether there was anything to do.
@@ -263,12 +277,12 @@ class EngineCore:
                 flight = self._launch(step)
                 if flight is not None:
                     flights.append((step, flight))
-            self._looked_ahead = step is None
+            self._looked_ahead, self._enough = step is None, self._half
             if self.overlaps:
                 return
         if flights:
             step, flight = flights.popleft()
-            self._looked_ahead = False
+            self._looked_ahead, self._enough = False, self._half
             failed = True
             try:
                 outcome = self._runner_gives(flight.outcome, step, 0)

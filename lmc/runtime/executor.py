@@ -32,7 +32,7 @@ from lmc.plan import Block, If, Instr, Plan
 from lmc.runtime.eager_row import EagerRow
 from lmc.runtime.host_calls import RowTools
 from lmc.runtime.instructions import HANDLERS
-from lmc.runtime.planned_rows import Ledger, RowSpec, places_of
+from lmc.runtime.planned_rows import Ledger, RowSpec
 from lmc.runtime.race import Race, refuse_dropped
 from lmc.runtime.results import KnownCall, RowResult
 from lmc.runtime.row import Blame, Failure, Pending, Reader, ResumeFn, Row, Unset
@@ -43,15 +43,20 @@ from lmc.runtime.tool_pool import DEFAULT_TOOL_WORKERS, ToolPool
 if TYPE_CHECKING:
     from lmc.runtime.planned_rows import Place
     from lmc.runtime.recording import Observer
+    from lmc.runtime.submission import Submission
 
-__all__ = ["Executor", "RowHandle"]
+__all__ = ["Executor", "PlannedRow", "RowHandle"]
 
 _log = logging.getLogger("lmc.executor")
 
 GLANCE = 0.0003  # seconds between looks whether a device is done, while nothing else comes
 PATIENCE = 0.0005  # the same while there is something else
+TURN = 0.02  # seconds that a thread which makes rows waits for the first of them to start, at most
 MAX_STARTED = 512  # rows in flight beyond which none is started of those that are planned
 MAX_RESUMED = 64  # threads that run the rest of a program eagerly, at most
+
+PlannedRow = tuple[Row, Callable[[], None]]
+"""A row that waits for its turn, and what begins it."""
 
 
 class RowHandle:
@@ -79,8 +84,9 @@ class Executor:
         self._wake = threading.Condition()
         self._ready: deque[tuple[Row, Pending]] = deque()
         self._rows: set[Row] = set()
-        self._planned: deque[deque[tuple[Row, Callable[[], None]]]] = deque()  # not yet started
-        self._ledger = Ledger()  # of the planned rows in flight
+        self._planned: deque[deque[PlannedRow]] = deque()  # not yet started
+        self.ledger = Ledger()  # of the planned rows in flight
+        self.awaited: set[Submission] = set()  # of which more rows are to come
         self._orders = itertools.count()
         self._blocks: dict[int, tuple[Block, tuple[Pending, ...]]] = {}
         self._inside: dict[int, tuple[If, tuple[int, ...]]] = {}
@@ -139,24 +145,42 @@ class Executor:
         self.post(lambda: self._begin(row, spec))
         return RowHandle(self, row)
 
-    def submit_rows(self, specs: Sequence[RowSpec]) -> list[RowHandle]:
-        """Run rows that are known together, in the order that uses the cache best.
+    def plan(
+        self, placed: Sequence[tuple[RowSpec, Place]], line: deque[PlannedRow]
+    ) -> dict[int, RowHandle]:
+        """Have rows start in their order, after those of `line`; see `Submission`.
 
         They are started one by one, as the engine has room for requests. Which are, and when, does
         not depend on the time that anything takes, unless other rows run beside them or a device
         computes meanwhile.
 
+        Args:
+            placed: rows with their places.
+            line: belongs to the loop thread from now on.
+
         Returns:
-            The handles, in the order of `specs`.
+            The handles, by the rows' indices.
+
+        Raises:
+            RunError: as `post`.
         """
-        rows: dict[int, Row] = {}
-        planned: deque[tuple[Row, Callable[[], None]]] = deque()
-        for spec, place in places_of(specs, self.target, self._ledger):
-            row = rows[id(spec)] = self._row_of(spec, place=place)
-            planned.append((row, partial(self._begin, row, spec)))
-        if planned:
-            self.post(lambda: self._planned.append(planned))
-        return [RowHandle(self, rows[id(spec)]) for spec in specs]
+        rows = [(self._row_of(spec, place=place), spec) for spec, place in placed]
+        planned = [(row, partial(self._begin, row, spec)) for row, spec in rows]
+
+        def join() -> None:
+            if not line:
+                self._planned.append(line)
+            line.extend(planned)
+
+        self.post(join)
+        return {row.index: RowHandle(self, row) for row, _ in rows}
+
+    def give_way(self) -> None:
+        """Let the loop thread do what there is to do, and wait for it, but not long."""
+        done = threading.Event()
+        with contextlib.suppress(RunError):
+            self.post(lambda: self._inbox.append(done.set))  # when it comes round again
+            done.wait(TURN)
 
     def _row_of(
         self, spec: RowSpec, stream: RowStream | None = None, place: Place | None = None
@@ -228,7 +252,10 @@ class Executor:
                 if self._deadlines and self._deadlines[0][0] <= time.monotonic():
                     break
             if not (self._inbox or self._closed or self._ready) and self.core.computing:
-                self._wake.wait(GLANCE)
+                if not self.awaited:
+                    self.core.settle_for_few()
+                if self.core.computing:
+                    self._wake.wait(GLANCE)
             calls, self._inbox = self._inbox, deque()
             closing = self._closed
         try:
@@ -310,8 +337,8 @@ class Executor:
         if not self._planned or not self.core.wants_more or len(self._rows) >= MAX_STARTED:
             return False
         place = self._planned[0][0][0].place
-        held = self._ledger.claimed
-        if place is None or not held or self._ledger.fits(place, self.core.runner):
+        held = self.ledger.claimed
+        if place is None or not held or self.ledger.fits(place, self.core.runner):
             return True
         return not self.core.has_work  # those in flight wait for tools: better than nothing
 
@@ -331,7 +358,8 @@ class Executor:
     def _unfinished(self) -> list[Row]:
         """All rows that are not done; those not yet started will not be."""
         waiting = [row for rows in self._planned for row, _ in rows if not row.finished]
-        self._planned.clear()
+        while self._planned:
+            self._planned.popleft().clear()  # one that is empty may be gone on with
         return [*self._rows, *waiting]
 
     def _admit(self, row: Row, deadline: float | None) -> None:

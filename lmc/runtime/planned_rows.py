@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lmc.runtime.row import ResumeFn
     from lmc.runtime.target import Target
 
-__all__ = ["Ledger", "Place", "RowSpec", "places_of"]
+__all__ = ["Ample", "Ledger", "Place", "RowSpec", "places_of"]
 
 _DEAR_STEP = 64  # positions: where a step costs as many, rows are given most memory
 _MOST = 3  # times the memory there is
@@ -168,7 +168,7 @@ def places_of(
     If all of them fit into the KV cache, whatever their tokens are, that is the order in which they
     came, and their prompts are not looked at.
     """
-    ample = _ample(specs, target, ledger)
+    ample = Ample(target, ledger).places(specs)
     if ample is not None:
         return ample
     finders: dict[int, FirstPrompts] = {}
@@ -188,25 +188,41 @@ def places_of(
     return placed
 
 
-def _ample(
-    specs: Sequence[RowSpec], target: Target, ledger: Ledger
-) -> list[tuple[RowSpec, Place]] | None:
-    """The rows as they came, if the KV cache has room for all that they can hold; else None."""
-    bounds: dict[int, MostHeld | None] = {}
-    left = target.core.runner.kv_tokens - ledger.claimed
-    held: list[int] = []
-    for spec in specs:
-        if id(spec.plan) not in bounds:
-            bound = bounds[id(spec.plan)] = most_held(spec.plan)
-            left -= 0 if bound is None else bound.shared
-        bound = bounds[id(spec.plan)]
-        if bound is None:
+class Ample:
+    """Gives rows their places as they come, while the KV cache has room for all they can hold."""
+
+    def __init__(self, target: Target, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._left = target.core.runner.kv_tokens - ledger.claimed
+        self._bounds: dict[int, MostHeld | None] = {}
+        self._number = 0
+
+    def places(
+        self, specs: Sequence[RowSpec], to_come: int = 0
+    ) -> list[tuple[RowSpec, Place]] | None:
+        """The rows as they came, each with its place; None if there is no room for all of them.
+
+        Args:
+            to_come: rows of which nothing is known yet; they may hold as much as these on average.
+        """
+        left = self._left
+        held: list[int] = []
+        for spec in specs:
+            if id(spec.plan) not in self._bounds:
+                bound = self._bounds[id(spec.plan)] = most_held(spec.plan)
+                left -= 0 if bound is None else bound.shared
+            bound = self._bounds[id(spec.plan)]
+            if bound is None:
+                return None
+            held.append(bound.of(spec.arguments))
+            left -= held[-1]
+            if left < 0:
+                return None
+        if to_come and sum(held) * to_come > left * len(held):
             return None
-        held.append(bound.of(spec.arguments))
-        left -= held[-1]
-        if left < 0:
-            return None
-    return [
-        (spec, Place(number, Needs(NO_KEYS, tokens), 0, None, ledger))
-        for number, (spec, tokens) in enumerate(zip(specs, held, strict=True))
-    ]
+        self._left = left
+        first, self._number = self._number, self._number + len(held)
+        return [
+            (spec, Place(number, Needs(NO_KEYS, tokens), 0, None, self._ledger))
+            for number, (spec, tokens) in enumerate(zip(specs, held, strict=True), first)
+        ]

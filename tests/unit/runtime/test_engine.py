@@ -919,6 +919,28 @@ def test_few_prompts_wait_until_the_device_is_done() -> None:
     assert not bench.core.computing, "8 tokens are half a step"
 
 
+def test_few_prompts_do_not_wait_if_nothing_else_is_to_be_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lmc.runtime.engine.FEW", 5)
+    bench, runner = busy()
+    core = bench.core
+    bench.ask("one", gen(prompt(0, 10), max_tokens=3))
+    core.step()
+    bench.ask("two", gen(prompt(1, 4), max_tokens=3))
+    core.settle_for_few()
+    assert core.computing, "too few in any case"
+    bench.ask("three", gen(prompt(2, 2), max_tokens=3))
+    assert core.computing, "something has come: there may be more"
+    core.settle_for_few()
+    assert not core.computing
+    core.step()
+    assert core.computing
+    runner.done = True
+    bench.run()
+    assert [len(step.segments) for step in runner.seen[:2]] == [1, 2]
+
+
 def test_branches_of_a_row_are_counted_once() -> None:
     """Three branches of a prompt are one prompt to be computed, and no half of a step."""
     bench, _ = busy()

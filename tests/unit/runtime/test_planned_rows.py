@@ -14,12 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lmc
+from lmc.batch import refused
 from lmc.errors import Cancelled, RunError
 from lmc.frontend.dsl import State
 from lmc.runtime.executor import MAX_STARTED
 from lmc.runtime.planned_rows import Ledger, Place, RowSpec
 from lmc.runtime.prompts import Needs
 from lmc.runtime.results import RowResult
+from lmc.runtime.submission import Submission
 
 TOPICS = ("the sea and its many shores", "old trains that still run", "bread, and how to bake it")
 
@@ -185,7 +187,9 @@ def test_closing_the_engine_ends_rows_that_have_not_begun() -> None:
     specs = [
         RowSpec(plan, [TOPICS[0], str(i)], seed=0, index=i, done=ended.append) for i in range(300)
     ]
-    engine.executor.submit_rows(specs)
+    with Submission(engine.executor, len(specs), refused) as submission:
+        for spec in specs:
+            submission.add(spec)
     engine.close()
     assert len(ended) == 300
     assert all(r.error is None or isinstance(r.error, Cancelled) for r in ended)
