@@ -126,7 +126,12 @@ class Batch:
         self._planning = job if there and isinstance(job, PlanningJob) else None
         if self._planning is not None:
             self._planning.expect(rows)
-        self._source = enumerate(rows)
+        try:
+            self._source = enumerate(rows)
+        except TypeError:
+            raise UsageError(
+                f"rows is {rows!r}", hint="give a list, or another iterable, of dictionaries"
+            ) from None
         self._ordered = ordered
         self._skip = skip
         self._early = early

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +60,7 @@ class Engine(LocalEngine):  # noqa: D101 - as its base
             UsageError, ConstraintError: a parameter is wrong. A prompt that fails has its error in
                 its own result.
         """
+        texts = _texts(prompts)
         asked = gen("text", max_tokens, **options)
         if asked.n is not None:
             raise UsageError("generate() takes no n", hint="give the prompt n times")
@@ -94,7 +95,7 @@ class Engine(LocalEngine):  # noqa: D101 - as its base
         seed = self.seed if seed is None else seed
         futures: list[Future[RowResult]] = []
         cancels = []
-        for index, prompt in enumerate([prompts] if isinstance(prompts, str) else prompts):
+        for index, prompt in enumerate(texts):
             future: Future[RowResult] = Future()
             futures.append(future)
             handle = self.executor.submit_row(
@@ -107,6 +108,17 @@ class Engine(LocalEngine):  # noqa: D101 - as its base
             for cancel in cancels:
                 cancel()
             raise
+
+
+def _texts(prompts: object) -> list[str]:
+    given = [prompts] if isinstance(prompts, str) else prompts
+    texts: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    for text in texts:
+        if not isinstance(text, str):
+            raise UsageError(
+                f"a prompt is {text!r}", hint="give generate() a text, or a list of texts"
+            )
+    return texts
 
 
 def _generation(row: RowResult) -> Generation:

@@ -6,13 +6,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from lmc.errors import UsageError
 
 __all__ = [
-    "MAX_TOP_LOGPROBS", "SELECT_METHODS", "Constraint", "GenParams", "LogitBias", "check_choosing",
-    "check_top_logprobs",
+    "MAX_BRANCHES", "MAX_TOP_LOGPROBS", "SELECT_METHODS", "TEMPERATURES", "TOP_K", "Constraint",
+    "GenParams", "LogitBias", "check_choosing", "check_top_logprobs", "is_count",
 ]  # fmt: skip
 
 REASONING = ("<think>", "</think>")
@@ -26,6 +26,13 @@ SELECT_METHODS = (
 )
 WHITESPACE = ("compact", "pretty", "flexible")
 MAX_TOP_LOGPROBS = 20
+MAX_BRANCHES = 4096  # of a fork, and samples of a gen; rows of a batch have no such bound
+TEMPERATURES = (1e-6, 1e6)
+"""Between these, logits that are divided by a temperature are finite numbers of 32 bits.
+
+Below, the most likely token is taken whatever is drawn; above, all are equally likely.
+"""
+TOP_K = 2**31 - 1
 _CONSTRAINTS = ("regex", "json_schema", "ebnf", "choices")
 
 LogitBias = tuple[tuple[int | str, float], ...]
@@ -42,19 +49,18 @@ def check_choosing(method: object, temperature: object) -> None:
         raise UsageError(
             f"select() has no method {method!r}", hint=f"use {' or '.join(SELECT_METHODS)}"
         )
-    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
-        raise UsageError(
-            f"temperature is {temperature!r}, must be a number", hint="give temperature= a number"
-        )
-    if not 0 <= temperature < float("inf"):
-        raise UsageError(
-            f"temperature is {temperature}", hint="give 0 (the best choice) or a positive number"
-        )
+    _temperature("temperature", temperature)
     if temperature and method == "greedy_token":
         raise UsageError(
             "method='greedy_token' and temperature exclude each other",
             hint="draw by total_logprob or another method",
         )
+
+
+def is_count(value: object) -> bool:
+    """Whether so many branches, or samples, may be asked for."""
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return number and 1 <= cast(int, value) <= MAX_BRANCHES
 
 
 def check_top_logprobs(count: object) -> None:
@@ -240,6 +246,13 @@ class _Number:
             _refuse(f"{name} is {value}", self._hint)
 
 
+def _temperature(name: str, value: object) -> None:
+    low, high = TEMPERATURES
+    hint = f"give 0 (the most likely token or choice), or a number from {low:g} to {high:g}"
+    if value != 0 or isinstance(value, bool):
+        _Number(low, high, hint)(name, value)
+
+
 def _bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
         _refuse(f"{name} is {value!r}", f"give {name}=True or False")
@@ -302,13 +315,13 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "stop": _stops,
     "stop_regex": _stops,
     "stop_token_ids": _token_ids,
-    "temperature": _Number(0, math.inf, "give 0 (greedy) or a positive number"),
+    "temperature": _temperature,
     "top_p": _Number(0, 1, "give a number above 0 and up to 1", above=True),
-    "top_k": _Int(-1, math.inf, "give a positive integer, or 0 for all tokens"),
+    "top_k": _Int(-1, TOP_K, "give a positive integer of 31 bits, or 0 for all tokens"),
     "min_p": _Number(0, 1, "give a number from 0 to 1"),
     "frequency_penalty": _PENALTY,
     "presence_penalty": _PENALTY,
-    "repetition_penalty": _Number(0, 10, "give a number above 0 and up to 10", above=True),
+    "repetition_penalty": _Number(0.01, 10, "give a number from 0.01 to 10"),
     "logit_bias": _bias,
     "ignore_eos": _bool,
     "seed": _Int(-math.inf, math.inf, "", none=True),

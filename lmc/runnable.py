@@ -110,8 +110,13 @@ class Runnable(ABC):
     ) -> Job:
         not_while_tracing()
         engine = engine or current_engine()
-        if deadline is not None and not (isinstance(deadline, (int, float)) and deadline >= 0):
+        if not hasattr(engine, "executor"):
+            raise UsageError(f"engine={engine!r}", hint="give an lmc.Engine")
+        number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
+        if deadline is not None and not (number and deadline >= 0):
             raise UsageError(f"deadline={deadline!r}", hint="give seconds, or None for no limit")
+        if options is not None and not isinstance(options, Options):
+            raise UsageError(f"options={options!r}", hint="give lmc.Options(level=...)")
         return self._job(engine, eager, _seed(engine, seed), deadline, options or Options())
 
     def run(

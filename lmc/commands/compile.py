@@ -73,7 +73,7 @@ def compile_command(
     from lmc.commands.given import given_arguments
     from lmc.commands.grouping import groups_of, shape_of, shared_of
     from lmc.commands.predicting import batch_prediction
-    from lmc.commands.source import faults_of_program, load_program
+    from lmc.commands.source import faults_of_program, load_program, source_path
     from lmc.frontend.arguments import flatten
 
     artifact = output is not None and (emit is None or output.suffix == ".lmc")
@@ -81,6 +81,9 @@ def compile_command(
         note("--model only matters for artifacts, --emit html and --emit report")
     if output is not None:
         options.check_writable(output, "-o")
+        options.check_apart(
+            [(output, "-o")], [(batch, "--batch"), (source_path(source), "the program")]
+        )
     chosen = options.compile_options(level, passes, dump_ir, reorder=reorder, fuse=fuse)
     program = load_program(source)
     given = given_arguments(program, arg, args)

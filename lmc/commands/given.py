@@ -77,9 +77,11 @@ def _object(text: str | bytes, what: str) -> dict[str, object]:
         UsageError: it is none; `what` says which.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, json.JSONDecodeError):
+        if isinstance(error, _TwiceError):
+            problem = f"the name {error.args[0]!r} is there twice in one object"
+        elif isinstance(error, json.JSONDecodeError):
             problem = f"{error.msg} at column {error.colno}"
         elif isinstance(error, UnicodeDecodeError):
             problem = "it is not UTF-8"
@@ -91,6 +93,18 @@ def _object(text: str | bytes, what: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise UsageError(f"{what} is not a JSON object but {_kind(value)}", hint=_EXAMPLE)
     return value
+
+
+class _TwiceError(ValueError):
+    """An object says twice what stands for a name."""
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    held = dict(pairs)
+    if len(held) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _TwiceError(next(name for name in names if names.count(name) > 1))
+    return held
 
 
 _EXAMPLE = 'write arguments by name, as in {"question": "Why?"}'
@@ -218,6 +232,15 @@ def _sample(annotation: Any) -> str:  # noqa: ANN401
 # ----------------------------------------------------------------------------------- rows
 
 
+def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise UsageError("--batch -: standard input is closed", hint="name a file")
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise UsageError(f"--batch -: standard input cannot be read: {_why(error)}") from error
+
+
 class Rows:
     """Rows of a JSONL file, checked before, read as they are needed.
 
@@ -241,7 +264,7 @@ class Rows:
         self._defaults = dict(defaults)
         self._held: list[bytes] | None = None
         if str(path) == "-":
-            self._held = sys.stdin.buffer.read().splitlines()
+            self._held = _standard_input().splitlines()
         elif not path.is_file():  # a pipe can be read only once
             self._held = self._read().splitlines()
         digest = hashlib.sha256(json.dumps(self._defaults, default=repr).encode())

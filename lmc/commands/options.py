@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,12 +35,15 @@ __all__ = [
     "Source",
     "TensorParallel",
     "Traceback",
+    "check_apart",
     "check_directory",
     "check_writable",
     "compile_options",
 ]
 
 TRACEBACK = "lmc.traceback"
+
+Named = tuple[Path | None, str]
 
 
 def _remember(context: typer.Context, value: bool) -> bool:
@@ -128,7 +132,8 @@ class DType(enum.StrEnum):
 DeviceOption = Annotated[Device, typer.Option("--device", help="Where the model runs.")]
 DTypeOption = Annotated[DType, typer.Option("--dtype", help="Numbers of the model.")]
 KVTokens = Annotated[
-    int | None, typer.Option("--kv-tokens", min=1, help="Tokens that the KV cache holds.")
+    int | None,
+    typer.Option("--kv-tokens", min=1, max=2**31 - 1, help="Tokens that the KV cache holds."),
 ]
 TensorParallel = Annotated[
     int,
@@ -151,6 +156,29 @@ def check_writable(path: Path, option: str) -> None:
         raise UsageError(f"{option}: there is no directory {path.parent}", hint="make it first")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"{option}: {path} may not be written")
+
+
+def check_apart(written: Sequence[Named], read: Sequence[Named]) -> None:
+    """Refuse to write a file that is read, or written otherwise, by the same command.
+
+    Args:
+        written, read: files, if they were given, each with the option that names it.
+
+    Raises:
+        UsageError: two of them are one file; devices and pipes do not count.
+    """
+    for place, (path, option) in enumerate(written):
+        for other, its_option in (*written[:place], *read):
+            if path is not None and other is not None and _same_file(path, other):
+                raise UsageError(
+                    f"{its_option} and {option} name the same file", hint="write to another one"
+                )
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    if one.exists() and other.exists():
+        return one.is_file() and os.path.samefile(one, other)
+    return one.resolve() == other.resolve()
 
 
 def check_directory(path: Path, option: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -102,8 +101,7 @@ def run_command(
     for path, option in given:
         if path is not None:
             options.check_writable(path, option)
-    if batch is not None and output is not None and _same_file(batch, output):
-        raise UsageError("--batch and -o name the same file", hint="write to another one")
+    options.check_apart(given, ((batch, "--batch"), (what.path, "the program")))
     results = sys.stdout
     # What the program itself prints is no result of the run.
     with contextlib.redirect_stdout(sys.stderr):
@@ -133,7 +131,3 @@ def _check_together(batch: bool, output: bool, json: bool, stream: bool, resume:
         raise UsageError(
             "--resume is for a batch that writes a file", hint="give --batch FILE and -o FILE"
         )
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    return one.exists() and other.exists() and os.path.samefile(one, other)

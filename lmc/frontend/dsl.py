@@ -47,7 +47,7 @@ from lmc.frontend.variables import (
     copied,
     entries_since,
 )
-from lmc.params import REASONING, GenParams
+from lmc.params import MAX_BRANCHES, REASONING, GenParams, is_count
 
 __all__ = [
     "Appendable", "Concat", "Forks", "GenExpr", "Mark", "Recorder", "RoleExpr", "ScoreExpr",
@@ -377,10 +377,11 @@ class State:
         at = here()
         self._check_open(at)
         n = self._recorder.known(n, "the number of branches")
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        if not is_count(n):
             raise UsageError(
-                f"fork({shown(n)}): a fork needs at least one branch", at, hint="give 1 or more"
-            )
+                f"fork({shown(n)}): a fork has 1 to {MAX_BRANCHES} branches", at,
+                hint="give a number of these; for more, run the program on a batch of rows",
+            )  # fmt: skip
         return Forks(self, [self._copy(i) for i in range(n)])
 
     def copy(self) -> State:

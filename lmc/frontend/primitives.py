@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from lmc.errors import LmcError, Location, UsageError
 from lmc.frontend.location import here, unwatched
 from lmc.frontend.parameters import gen_params
 from lmc.frontend.symbolic import is_symbolic
-from lmc.params import GenParams, check_choosing, check_top_logprobs
+from lmc.params import MAX_BRANCHES, GenParams, check_choosing, check_top_logprobs, is_count
 from lmc.typed import closed, spec_of
 
 __all__ = [
@@ -162,18 +162,17 @@ def gen(
     at = here()
     for parameter, value in {"name": name, "n": n, **given}.items():
         need_known(value, f"the parameter {parameter} of a gen")
-        if isinstance(value, (list, tuple)):
-            for one in value:
-                need_known(one, f"an item of the parameter {parameter} of a gen")
-    for key in logit_bias or ():
-        need_known(key, "a token of the logit_bias of a gen")
+        for one in _parts(value):
+            need_known(one, f"an item of the parameter {parameter} of a gen")
     try:
         with unwatched():  # models of classes are made by code that tries and fails
             given["json_schema"] = _schema_text(json_schema)
             _hold_to_type(given)
         params = gen_params(given)
-        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
-            raise UsageError(f"n is {shown(n)}", hint="give the number of samples, 1 or more")
+        if n is not None and not is_count(n):
+            raise UsageError(
+                f"n is {shown(n)}", hint=f"give the number of samples, 1 to {MAX_BRANCHES}"
+            )
     except LmcError as error:
         raise error.at(at) from None
     return GenExpr(checked_name(name, at), params, at, n)
@@ -365,6 +364,20 @@ def need_known(value: object, what: str) -> None:
     """End a trace where a text that is not known yet stands for a parameter."""
     if is_symbolic(value):
         value._source.need(f"{what} is not known yet")  # type: ignore[attr-defined]
+
+
+def _parts(value: object) -> Iterator[object]:
+    """What a parameter is made of: all that lists and dictionaries in it hold, each once."""
+    seen: set[int] = set()  # a schema may hold itself
+    left = [value]
+    while left:
+        one = left.pop()
+        if not isinstance(one, (list, tuple, dict)) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        held = [*one, *one.values()] if isinstance(one, dict) else list(one)
+        yield from held
+        left += held
 
 
 def _items(value: object) -> tuple[object, ...]:

@@ -227,6 +227,8 @@ def template_text(given: str) -> str | None:
     """
     if not given:
         return None
+    if not isinstance(given, str):
+        raise ModelError(f"the chat template is {given!r}", hint="give Jinja text")
     if "{" in given:
         return given
     try:

@@ -370,7 +370,8 @@ class Executor:
             if len(self._deadlines) > 2 * len(self._rows) + 64:  # rows that ended long before
                 self._deadlines = [entry for entry in self._deadlines if not entry[2].finished]
                 heapq.heapify(self._deadlines)
-            heapq.heappush(self._deadlines, (time.monotonic() + deadline, row.order, row))
+            seconds = min(deadline, threading.TIMEOUT_MAX)  # for what lies further off nobody waits
+            heapq.heappush(self._deadlines, (time.monotonic() + seconds, row.order, row))
 
     def _drain(self) -> None:
         """Run the instructions that are ready, until a device that waits comes first."""

@@ -10,8 +10,9 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from lmc.errors import UsageError
+from lmc.errors import CapacityError, UsageError
 from lmc.runtime.chat import ChatTemplate, template_text
+from lmc.runtime.device_memory import is_out_of_memory
 from lmc.runtime.dry_run import Rehearsal
 from lmc.runtime.dry_runner import DryRunner
 from lmc.runtime.engine import EngineCore
@@ -92,14 +93,16 @@ class LocalEngine:
         from lmc.runtime.store import resolve
 
         for name, value in (("kv_tokens", kv_tokens), ("max_batch_tokens", max_batch_tokens)):
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}", hint="give a positive number of tokens")
-        if type(tool_workers) is not int or tool_workers < 1:
-            raise UsageError(f"tool_workers is {tool_workers!r}", hint="give a positive number")
-        if type(tensor_parallel) is not int or tensor_parallel < 1:
-            raise UsageError(
-                f"tensor_parallel is {tensor_parallel!r}", hint="give a number of processes, or 1"
-            )
+            if value is not None:
+                _check_count(name, value, "give a positive number of tokens, of 31 bits")
+        if threads is not None:
+            _check_count("threads", threads, "give a positive number, or None")
+        _check_count("tool_workers", tool_workers, "give a positive number")
+        _check_count("tensor_parallel", tensor_parallel, "give a number of processes, or 1")
+        if type(seed) is not int:
+            raise UsageError(f"seed is {seed!r}, must be an integer")
+        if not isinstance(chat_options or {}, Mapping):
+            raise UsageError(f"chat_options is {chat_options!r}", hint="give a dictionary")
         if weights not in (None, "random"):
             raise UsageError(f"weights is {weights!r}", hint='use "random" or leave it out')
         self.model = model
@@ -138,14 +141,22 @@ class LocalEngine:
             threads=threads,
             deterministic=deterministic,
         )
-        self._runner = _runner(spec, self._tokenizer, tensor_parallel, progress)
-        self.core = EngineCore(
-            self._runner,
-            self._tokenizer.token_bytes,
-            self._tokenizer.eos_ids,
-            max_batch_tokens=batch_tokens,
-            max_running=GPU_RUNNING if on_gpu else CPU_RUNNING,
-        )
+        try:
+            self._runner = _runner(spec, self._tokenizer, tensor_parallel, progress)
+            self.core = EngineCore(
+                self._runner,
+                self._tokenizer.token_bytes,
+                self._tokenizer.eos_ids,
+                max_batch_tokens=batch_tokens,
+                max_running=GPU_RUNNING if on_gpu else CPU_RUNNING,
+            )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise CapacityError(
+                f"there is no memory for a KV cache of {kv_tokens or 'so many'} tokens",
+                hint="give a smaller kv_tokens",
+            ) from error
         self.executor = Executor(Target(self.core, self._tokenizer, template), tool_workers)
         self.closed = False
 
@@ -213,6 +224,12 @@ class LocalEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_count(name: str, value: object, hint: str) -> None:
+    """Refuse what is no positive number of 31 bits; slots are numbered so."""
+    if type(value) is not int or not 0 < value < 2**31:
+        raise UsageError(f"{name} is {value!r}", hint=hint)
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:

@@ -105,6 +105,9 @@ def resolve(model: str, progress: Shown = True) -> ModelFiles:
     Raises:
         ModelError: there is no such model, or it cannot be fetched.
     """
+    if not isinstance(model, (str, Path)):
+        raise ModelError(f"model is {model!r}", hint="give a name, a folder or a .gguf file")
+    model = str(model)
     if model == "fake":
         return ModelFiles("fake", "fake")
     if model in KNOWN:

@@ -17,6 +17,7 @@ import numpy as np
 from lmc.constraints.stopping import Stops, stops_of
 from lmc.constraints.token_classes import LEAST_CAP, TokenState
 from lmc.errors import LmcError, RunError, UsageError
+from lmc.params import TEMPERATURES, TOP_K
 from lmc.runtime.adjustment import Adjuster
 from lmc.runtime.output import TextAssembler, open_character
 from lmc.runtime.request import (
@@ -523,14 +524,18 @@ def _check_sampling(sampling: Sampling) -> None:
             raise UsageError(
                 f"{name} is {value!r}, must be an integer", hint=f"give {name}= an int"
             )
-    for name, low, high in (
-        ("temperature", 0.0, math.inf), ("top_p", 0.0, 1.0), ("min_p", 0.0, 1.0),
+    low, high = TEMPERATURES
+    for name, least, most in (
+        ("temperature", 0.0, high), ("top_p", 0.0, 1.0), ("min_p", 0.0, 1.0),
     ):  # fmt: skip
         value = getattr(sampling, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise UsageError(f"{name} is {value!r}, must be a number")
-        if not low <= value <= high or value == math.inf:
+        if not least <= value <= most:
             raise UsageError(f"{name} is {value}, which is out of its range")
+    if 0 < sampling.temperature < low or sampling.top_k > TOP_K:
+        name = "temperature" if sampling.top_k <= TOP_K else "top_k"
+        raise UsageError(f"{name} is {getattr(sampling, name)}, which is out of its range")
 
 
 @contextlib.contextmanager

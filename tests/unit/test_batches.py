@@ -200,11 +200,19 @@ def test_more_errors_than_allowed_end_the_batch(fake: lmc.Engine) -> None:
         ({"max_errors": True}, "max_errors=True"),
         ({"deadline": "soon"}, "deadline='soon'"),
         ({"deadline": -1}, "deadline=-1"),
+        ({"deadline": True}, "deadline=True"),
+        ({"engine": 3}, "engine=3"),
+        ({"options": 3}, "options=3"),
     ],
 )
 def test_wrong_options_are_refused(fake: lmc.Engine, options: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         echo.run_batch([], **options)
+
+
+def test_rows_are_many() -> None:
+    with lmc.Engine("fake") as engine, pytest.raises(UsageError, match="rows is 3"):
+        echo.run_batch(3, engine=engine)  # type: ignore[arg-type]
 
 
 def test_a_deadline_is_for_each_row(fake: lmc.Engine) -> None:

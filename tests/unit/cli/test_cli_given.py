@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -227,3 +230,31 @@ def test_arg_gives_rows_what_they_lack(invoke: Invoke, write: Write, greet: str)
     texts = [json.loads(line)["text"] for line in out.splitlines()]
     assert texts[0].startswith("Hello, Alan.")
     assert texts[1].startswith("Hello, Grace.")
+
+
+@pytest.mark.parametrize(
+    "row", ['{"text": "a", "text": "b"}', '{"table": {"a": "b", "c": "d", "a": "b"}}']
+)
+def test_a_name_that_is_there_twice(invoke: Invoke, takes: str, write: Write, row: str) -> None:
+    write("rows.jsonl", "{}\n" + row + "\n")
+    name = "text" if "text" in row else "a"
+    says = f"is not JSON: the name '{name}' is there twice in one object"
+    for args in (["--batch", "rows.jsonl"], ["--args", row]):
+        stderr = invoke("run", takes, *args, "--model", "fake", code=2).stderr
+        assert says in stderr
+        assert "line 2" in stderr or "--args" in stderr
+
+
+def test_standard_input_that_cannot_be_read(
+    invoke: Invoke, takes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lmc.commands import given
+
+    class Torn(io.RawIOBase):
+        def read(self, _: int = -1) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+    for stdin, says in ((None, "is closed"), (io.TextIOWrapper(Torn()), "Input/output error")):  # type: ignore[type-var]
+        monkeypatch.setattr(given, "sys", SimpleNamespace(stdin=stdin))
+        stderr = invoke("run", takes, "--batch", "-", "--model", "fake", code=2).stderr
+        assert f"--batch -: standard input {'cannot be read: ' if stdin else ''}{says}" in stderr

@@ -270,6 +270,37 @@ def test_rows_are_not_overwritten_by_results(
     assert len(rows) == 6
 
 
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["run", "p.py", "-o", "p.py"], "the program and -o"),
+        (["run", "p.py", "--stats", "./p.py"], "the program and --stats"),
+        (["run", "p.py", "--batch", "rows.jsonl", "--trace", "rows.jsonl"], "--batch and --trace"),
+        (["run", "p.py", "-o", "new", "--stats", "./new"], "-o and --stats"),
+        (["run", "p.py", "--trace", "new", "--report", "new"], "--trace and --report"),
+        (["compile", "p.py", "--emit", "ir", "-o", "p.py"], "the program and -o"),
+        (["compile", "p.py", "--batch", "rows.jsonl", "-o", "rows.jsonl"], "--batch and -o"),
+    ],
+)
+def test_nothing_that_is_read_is_written(
+    invoke: Invoke,
+    program: str,
+    rows: list[dict[str, Any]],
+    tmp_path: Path,
+    args: list[str],
+    says: str,
+) -> None:
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    more = ["--model", "fake"] * (args[0] == "run")
+    assert f"{says} name the same file" in invoke(*args, *more, code=2).stderr
+    assert {file: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()} == before
+
+
+def test_a_device_may_be_written_twice(invoke: Invoke, program: str) -> None:
+    where = ["-o", "/dev/null", "--stats", "/dev/null"]
+    invoke("run", program, "--arg", "word=tea", "--model", "fake", *where)
+
+
 # ----------------------------------------------------------------------------------- stats
 
 STATS_KEYS = {

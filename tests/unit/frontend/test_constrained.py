@@ -187,3 +187,37 @@ def test_wrong_ones_are_refused_with_the_line(
     eager = p.run(eager=True)
     assert eager.error is not None
     assert str(eager.error).splitlines()[0] == str(caught.value).splitlines()[0]
+
+
+def test_parts_that_are_texts_of_a_row(fake: lmc.Engine) -> None:
+    """A schema or a bias with a text that is not known when the program is traced."""
+
+    @lmc.jit
+    def fill(s: State, schema: dict[str, Any], word: str) -> None:
+        s += "x"
+        s += lmc.gen("a", max_tokens=40, json_schema=schema)
+        s += lmc.gen("b", max_tokens=9, json_schema={"anyOf": [{"enum": [word]}, {"const": "y"}]})
+
+    rows = [{"schema": {"enum": [[w]]}, "word": f"{w}{w}"} for w in ("tea", "rain")]
+    outs = fill.run_batch(rows)
+    assert [json.loads(out["a"]) for out in outs] == [["tea"], ["rain"]]
+    assert {json.loads(out["b"]) for out in outs} <= {"teatea", "rainrain", "y"}
+    assert [out.variables for out in fill.run_batch(rows, eager=True)] == [
+        out.variables for out in outs
+    ]
+    assert "json_schema of a gen is not known yet" in str(
+        lmc.compile(fill, **rows[0]).program  # the graph ends there, and says why
+    )
+
+
+def test_a_schema_that_holds_itself_as_an_object(fake: lmc.Engine) -> None:
+    knot: dict[str, Any] = {"type": "object"}
+    knot["properties"] = {"a": knot}
+
+    @lmc.jit
+    def tied(s: State) -> None:
+        s += lmc.gen("a", json_schema=knot)
+
+    with pytest.raises(UsageError, match="cannot be written as JSON"):
+        tied.run()
+    assert "cannot be written as JSON" in str(tied.run(eager=True).error)

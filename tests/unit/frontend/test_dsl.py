@@ -188,6 +188,7 @@ def test_equal_choices_count_once_and_prefixes_of_each_other_work(fake: lmc.Engi
         (lambda s: None, "None cannot be appended"),
         (lambda s: s["missing"], "no variable 'missing'"),
         (lambda s: s.fork(0), r"fork\(0\)"),
+        (lambda s: s.fork(2**63), r"fork\(9223372036854775808\): a fork has 1 to 4096 branches"),
         (lambda s: "x" if s else "y", "no truth value"),
     ],
 )

@@ -480,3 +480,18 @@ def test_a_fault_after_a_model_call_stays_in_its_row(
     errors = [f.result(20).error for f in [submit(fake, plan_of()) for _ in range(3)]]
     assert [type(error) for error in errors].count(InternalError) == 1
     assert errors.count(None) == 2
+
+
+@pytest.mark.parametrize("deadline", [1e12, float("inf"), 10**400])
+def test_a_deadline_that_no_clock_reaches(deadline: float) -> None:
+    """While an eager function computes, the engine waits for nothing but the deadline."""
+
+    @lmc.jit
+    def thinks(s: State) -> None:
+        time.sleep(0.02)
+        s += "x"
+        s += lmc.gen("a", max_tokens=2)
+
+    with lmc.Engine("fake") as engine:
+        for eager in (True, False):
+            assert thinks.run(engine=engine, eager=eager, deadline=deadline).error is None

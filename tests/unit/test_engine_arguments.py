@@ -1,0 +1,48 @@
+"""What `lmc.Engine` is given: wrong arguments are refused before anything is made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import lmc
+from lmc.errors import CapacityError, ModelError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"kv_tokens": 1.5}, "kv_tokens is 1.5"),
+        ({"kv_tokens": True}, "kv_tokens is True"),
+        ({"kv_tokens": 2**31}, "kv_tokens is 2147483648"),
+        ({"max_batch_tokens": 1.5}, "max_batch_tokens is 1.5"),
+        ({"threads": 0}, "threads is 0"),
+        ({"tool_workers": "many"}, "tool_workers is 'many'"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"chat_options": [1]}, r"chat_options is \[1\]"),
+        ({"chat_template": 3}, "the chat template is 3"),
+        ({"model": None}, "model is None"),
+    ],
+)
+def test_an_engine_refuses_wrong_arguments(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises((UsageError, ModelError), match=problem) as caught:
+        lmc.Engine(**{"model": "fake", **options})
+    assert caught.value.hint or "seed" in options
+
+
+def test_a_cache_beyond_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 7 PiB")
+
+    monkeypatch.setattr("lmc.runtime.fake.FakeRunner.__init__", full)
+    with pytest.raises(CapacityError, match="no memory for a KV cache of 1000000 tokens"):
+        lmc.Engine("fake", kv_tokens=10**6)
+
+
+@pytest.mark.parametrize("prompts", [None, 3, ["a", None], b"abc"])
+def test_generate_takes_texts(prompts: Any) -> None:
+    with lmc.Engine("fake") as engine:
+        with pytest.raises(UsageError, match="a prompt is"):
+            engine.generate(prompts)
+        assert engine.generate(()) == []
