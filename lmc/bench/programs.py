@@ -25,7 +25,6 @@ from lmc.api import Program
 from lmc.bench.cpu import circumstances_of
 from lmc.bench.interpreter import interpreted
 from lmc.bench.tasks import PROGRAMS, Measured
-from lmc.driver import Options
 from lmc.engine import Engine
 from lmc.errors import InternalError, UsageError
 
@@ -99,7 +98,6 @@ def run_programs(
     names: Sequence[str] = (),
     *,
     shares: Sequence[float] = (),
-    level: int = 2,
     model: str | None = None,
     threads: int | None = None,
     repeats: int = 3,
@@ -111,7 +109,6 @@ def run_programs(
     Args:
         names: some of `PROGRAMS`; all if empty.
         shares: KV caches to measure with besides an ample one: shares of all tokens of the run.
-        level: of the compiled side.
         model: by default the default one.
         threads: of the model; by default one a physical core.
         repeats: runs of each side, after one to warm up; which side is first alternates.
@@ -135,7 +132,7 @@ def run_programs(
     with Engine(**given) as engine:
         for name in wanted:
             say(name)
-            comparison, totals[name] = _compare(PROGRAMS[name], engine, None, level, repeats)
+            comparison, totals[name] = _compare(PROGRAMS[name], engine, None, repeats)
             found.append(comparison)
         circumstances = circumstances_of(
             getattr(engine._runner, "description", engine.model), None, repeats
@@ -144,12 +141,12 @@ def run_programs(
         for name in wanted:
             say(f"{name}, KV cache of {share:.0%}")
             with Engine(**given, kv_tokens=max(256, int(share * totals[name]))) as engine:
-                found.append(_compare(PROGRAMS[name], engine, share, level, repeats)[0])
+                found.append(_compare(PROGRAMS[name], engine, share, repeats)[0])
     return ProgramsReport(tuple(found), circumstances)
 
 
 def _compare(
-    work: Measured, engine: Engine, share: float | None, level: int, repeats: int
+    work: Measured, engine: Engine, share: float | None, repeats: int
 ) -> tuple[Comparison, int]:
     """All ways in turn; and how many tokens the KV cache ever held, in the compiled run."""
     ways = [
@@ -160,7 +157,7 @@ def _compare(
         ways.append(_Way("interpreted", interpreted(work.program), eager=True))
     for turn in range(repeats + 1):
         texts = {
-            way.name: _run(way, work, engine, level, keep=turn > 0)
+            way.name: _run(way, work, engine, keep=turn > 0)
             for way in (ways if turn % 2 else reversed(ways))
         }
         for name, some in texts.items():
@@ -196,14 +193,12 @@ def _ratio(over: Sequence[float], under: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
-def _run(way: _Way, work: Measured, engine: Engine, level: int, *, keep: bool) -> list[str]:
+def _run(way: _Way, work: Measured, engine: Engine, *, keep: bool) -> list[str]:
     """Run all rows once, with an empty cache; their texts."""
     engine.core.forget()
     before = dataclasses.replace(engine.stats)
     cpu, wall = time.process_time(), time.perf_counter()
-    results = way.program.run_batch(
-        list(work.rows), engine=engine, eager=way.eager, options=Options(level=level)
-    )
+    results = way.program.run_batch(list(work.rows), engine=engine, eager=way.eager)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     for result in results:
         if result.error is not None:

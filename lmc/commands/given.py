@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Rows", "annotation_of", "given_arguments", "options_of"]
 
-Read = Callable[[str], object]
-"""Makes a value of the text that stands after the `=` of an --arg."""
-
 
 def given_arguments(
     program: Program | Loaded, pairs: Sequence[str] | None, as_json: str | None

@@ -16,9 +16,11 @@ from lmc.constraints.json_keys import JsonAutomaton, Keys
 from lmc.constraints.machine import Machine
 from lmc.constraints.matcher import TokenMatcher
 
-__all__ = ["Description", "Fixed", "ForcedIn", "described", "fixed_in", "forced_in", "samples_of"]
+__all__ = ["Description", "Fixed", "ForcedIn", "described", "fixed_in", "forced_in"]
 
 _LONGEST = 10_000  # bytes of a shortest text; longer ones are not spelled out
+_MOST_STATES = 2_000  # over bytes, made to measure an automaton as a whole
+_SAMPLES = 5  # random texts shown
 _TRIES = 8  # random texts drawn for one that is new and keeps the meaning
 _SHARE_SAMPLES = 8
 
@@ -70,21 +72,12 @@ class Description:
     made: int
 
 
-def described(
-    automaton: Automaton, *, samples: int = 5, seed: int = 0, most_states: int = 2_000
-) -> Description:
-    """Look at a constraint in which something matches.
-
-    Args:
-        automaton: of the constraint.
-        samples: random texts to give, fewer if there are fewer.
-        seed: of these.
-        most_states: over bytes that are made to measure the automaton as a whole.
-    """
+def described(automaton: Automaton) -> Description:
+    """Look at a constraint in which something matches."""
     machine = automaton.machine
     assert machine.start is not None, "something matches"
     try:
-        whole = automaton.dfa(most_states)
+        whole = automaton.dfa(_MOST_STATES)
     except BudgetError:
         whole = None
     least = machine.least_bytes(machine.start)
@@ -98,15 +91,15 @@ def described(
         most=whole.lengths()[1] if whole else None,
         begins=forced_text(machine, machine.start)[0],
         shortest=automaton.shortest() if short else None,
-        samples=samples_of(automaton, samples, seed) if short else (),
-        fixed=fixed_in(automaton, seed),
+        samples=_samples(automaton, _SAMPLES) if short else (),
+        fixed=fixed_in(automaton),
         made=len(machine),
     )
 
 
-def samples_of(automaton: Automaton, count: int, seed: int = 0) -> tuple[str, ...]:
-    """Random texts, all different; fewer where no more are found."""
-    draw = random.Random(seed)
+def _samples(automaton: Automaton, count: int) -> tuple[str, ...]:
+    """Random texts, all different and always the same; fewer where no more are found."""
+    draw = random.Random(0)
     found: dict[str, None] = {}
     for _ in range(_TRIES * count):
         if len(found) == count:
@@ -117,7 +110,7 @@ def samples_of(automaton: Automaton, count: int, seed: int = 0) -> tuple[str, ..
     return tuple(found)
 
 
-def fixed_in(automaton: Automaton, seed: int = 0) -> Fixed | None:
+def fixed_in(automaton: Automaton) -> Fixed | None:
     """How much of a shortest text and of some random texts is fixed.
 
     None if all of them are longer than 10,000 bytes.
@@ -129,7 +122,7 @@ def fixed_in(automaton: Automaton, seed: int = 0) -> Fixed | None:
     shortest = automaton.shortest()
     shares = [
         _fixed_bytes(machine, text) / max(1, len(text.encode()))
-        for text in samples_of(automaton, _SHARE_SAMPLES, seed) or (shortest,)
+        for text in _samples(automaton, _SHARE_SAMPLES) or (shortest,)
     ]
     return Fixed(_fixed_bytes(machine, shortest), len(shortest.encode()), min(shares), max(shares))
 

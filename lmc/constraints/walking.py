@@ -1,9 +1,9 @@
 """The walk of a vocabulary's trie along an automaton: which tokens can come next.
 
 Two implementations of one thing. `walk` goes through the trie in depth-first order and skips what
-hangs below a byte that cannot come; numba compiles it. Given a slice of the vocabulary, it also
-skips what the slice says (`slices`). `walk_arrays` goes level by level with numpy. All stop where a
-state's row is not known yet, have it filled, and go on.
+hangs below a byte that cannot come; numba compiles it (`walk_kernels`). Given a slice of the
+vocabulary, it also skips what the slice says (`slices`). `walk_arrays` goes level by level with
+numpy. All stop where a state's row is not known yet, have it filled, and go on.
 """
 
 from __future__ import annotations
@@ -215,214 +215,6 @@ def _buffer(trie: Trie) -> _Buffer:
     return held[1]
 
 
-def _walk_on(
-    byte: npt.NDArray[np.uint8],
-    depth: npt.NDArray[np.int32],
-    skip: npt.NDArray[np.int32],
-    height: npt.NDArray[np.int32],
-    tokens: npt.NDArray[np.int32],
-    tokens_at: npt.NDArray[np.int32],
-    first: npt.NDArray[np.int32],
-    later: npt.NDArray[np.int32],
-    below: npt.NDArray[np.uint64],
-    rows: npt.NDArray[np.int32],
-    filled: npt.NDArray[np.uint8],
-    alive: npt.NDArray[np.uint64],
-    loops: npt.NDArray[np.int32],
-    roams: npt.NDArray[np.int32],
-    states: npt.NDArray[np.int32],
-    nodes: npt.NDArray[np.int32],
-    clean: npt.NDArray[np.uint8],
-    found: npt.NDArray[np.int32],
-    gone: npt.NDArray[np.int32],
-    contexts: npt.NDArray[np.int32],
-    above: int,
-    loop: int,
-    inside: npt.NDArray[np.bool_],
-    holds: npt.NDArray[np.bool_],
-    foreign_end: npt.NDArray[np.int16],
-    foreign: npt.NDArray[np.int32],
-    foreign_before: npt.NDArray[np.int16],
-    alone: npt.NDArray[np.bool_],
-    exits: npt.NDArray[np.int32],
-    exit_chars: npt.NDArray[np.int16],
-    run: npt.NDArray[np.int32],
-    cursor: npt.NDArray[np.int64],
-) -> int:
-    """Walk on from where `cursor` is; returns the state whose row it needs, or -1 at the end.
-
-    Tokens are passed in the order of the trie. Below a node where a state loops over the slice (a
-    *context*), tokens may come whose remaining characters are all of the slice, and the walk goes
-    on only at characters that are not. A context is a column: where it ends, the next foreign
-    character, its depth, where the walk around it ends, its state, and whether all before it is of
-    the slice; if it is, the tokens of the slice and those that may come are the same.
-
-    Where a state lets any text of the slice come (`roams`), but not by one state, the walk leaves
-    out what hangs below a node with no other characters, and needs no row for it.
-    """
-    at, end, count, lost, passed, open, exit = cursor
-    sliced = len(holds) > 0
-    while True:
-        if at >= end:
-            if open > 0:
-                # To the next foreign character, or out of the context.
-                top = open - 1
-                close = contexts[0, top]
-                next = contexts[1, top]
-                deep = contexts[2, top]
-                while next < len(foreign) and foreign[next] < close:
-                    if foreign[next] >= at and foreign_before[next] <= deep:
-                        break
-                    next += 1
-                there = close
-                if next < len(foreign) and foreign[next] < close:
-                    there = foreign[next]
-                if contexts[5, top] == 0:
-                    for i in range(passed, tokens_at[there]):
-                        if foreign_end[i] <= deep:
-                            if not holds[i]:
-                                found[count] = tokens[i]
-                                count += 1
-                        elif holds[i]:
-                            gone[lost] = tokens[i]
-                            lost += 1
-                passed = tokens_at[there]
-                if there == close:
-                    open -= 1
-                    at = close
-                    end = contexts[3, top]
-                else:
-                    contexts[1, top] = next + 1
-                    at = there
-                    end = skip[there]
-                    states[depth[there] - 1] = contexts[4, top]
-                    nodes[depth[there] - 1] = 0
-                    clean[depth[there] - 1] = contexts[5, top]
-                continue
-            if exit < len(exits):
-                if exit_chars[exit] < len(run):
-                    at = exits[exit]
-                    end = skip[at]
-                    states[depth[at] - 1] = run[exit_chars[exit]]
-                    nodes[depth[at] - 1] = 0
-                exit += 1
-                continue
-            if sliced:
-                for i in range(passed, len(tokens)):
-                    if holds[i]:
-                        gone[lost] = tokens[i]
-                        lost += 1
-            cursor[2] = count
-            cursor[3] = lost
-            return -1
-        d = depth[at]
-        if height[at] <= above:
-            at = skip[at]
-            continue
-        state = states[d - 1]
-        node = nodes[d - 1]
-        b = byte[at]
-        pure = clean[d - 1]
-        if node == 0:
-            target = first[b]
-            if not inside[b]:
-                pure = 0
-        elif b & 0xC0 == 0x80:
-            target = later[node, b & 63]
-        else:
-            target = -1
-        if target == -1:
-            at = skip[at]
-            continue
-        if sliced and node == 0 and alone[at] and state < len(roams) and roams[state] == loop:
-            for i in range(passed, tokens_at[at]):
-                if holds[i]:
-                    gone[lost] = tokens[i]
-                    lost += 1
-            passed = tokens_at[skip[at]]
-            if pure == 0:
-                for i in range(tokens_at[at], passed):
-                    found[count] = tokens[i]
-                    count += 1
-            at = skip[at]
-            continue
-        wanted = -1
-        if state >= len(filled) or filled[state] == 0:
-            wanted = state
-        elif target < -1:
-            state = rows[state, -2 - target]
-            node = 0
-            if state < 0:
-                at = skip[at]
-                continue
-            if sliced and skip[at] > at + 1 and (state >= len(filled) or filled[state] == 0):
-                # Whether it is a context; that does not matter if all below is left out.
-                child = at + 1
-                if state < len(roams) and roams[state] == loop:
-                    while child < skip[at] and alone[child]:
-                        child = skip[child]
-                if child < skip[at]:
-                    wanted = state
-        else:
-            hope = False
-            for word in range(below.shape[1]):
-                if below[target, word] & alive[state, word]:
-                    hope = True
-                    break
-            if not hope:
-                at = skip[at]
-                continue
-            node = target
-        if wanted >= 0:
-            cursor[0] = at
-            cursor[1] = end
-            cursor[2] = count
-            cursor[3] = lost
-            cursor[4] = passed
-            cursor[5] = open
-            cursor[6] = exit
-            return wanted
-        states[d] = state
-        nodes[d] = node
-        clean[d] = pure
-        if d > above:
-            if sliced:
-                for i in range(passed, tokens_at[at]):
-                    if holds[i]:
-                        gone[lost] = tokens[i]
-                        lost += 1
-                passed = tokens_at[at + 1]
-                for i in range(tokens_at[at], passed):
-                    if not holds[i]:
-                        found[count] = tokens[i]
-                        count += 1
-            else:
-                for i in range(tokens_at[at], tokens_at[at + 1]):
-                    found[count] = tokens[i]
-                    count += 1
-        known = state < len(loops)
-        if sliced and node == 0 and skip[at] > at + 1 and known and loops[state] == loop:
-            low = 0
-            high = len(foreign)
-            while low < high:
-                half = (low + high) // 2
-                if foreign[half] <= at:
-                    low = half + 1
-                else:
-                    high = half
-            contexts[0, open] = skip[at]
-            contexts[1, open] = low
-            contexts[2, open] = d
-            contexts[3, open] = end
-            contexts[4, open] = state
-            contexts[5, open] = pure
-            open += 1
-            at += 1
-            end = at
-            continue
-        at += 1
-
-
 class _Kernels:
     """The compiled walk. Compiling or loading it happens beside the work, not in its way."""
 
@@ -450,24 +242,19 @@ class _Kernels:
     def _load(self) -> None:
         try:
             import numba
+
+            from lmc.constraints.walk_kernels import compiled_mask_walk
         except ImportError:  # numpy does it too
             return
-        ints, shorts, flags, words = "int32[::1]", "int16[::1]", "b1[::1]", "uint8[::1]"
-        table, tall = "int32[:,::1]", "uint64[:,::1]"
+        ints, words = "int32[::1]", "uint8[::1]"
+        shorts, flags, table = "int16[::1]", "b1[::1]", "int32[:,::1]"
         self.slicing = numba.njit(
             f"int64({words}, {ints}, {ints}, {ints}, {ints}, {flags}, {ints}, {table}, {table}, "
             f"{shorts}, {shorts}, {ints}, {shorts}, {shorts}, {flags})",
             cache=True,
             nogil=True,
         )(sliced)
-        self._kernel = numba.njit(
-            f"int64({words}, {ints}, {ints}, {ints}, {ints}, {ints}, {ints}, {table}, {tall}, "
-            f"{table}, {words}, {tall}, {ints}, {ints}, {ints}, {ints}, {words}, {ints}, {ints}, "
-            f"{table}, int64, int64, {flags}, {flags}, {shorts}, {ints}, {shorts}, {flags}, "
-            f"{ints}, {shorts}, {ints}, int64[::1])",
-            cache=True,
-            nogil=True,
-        )(_walk_on)
+        self._kernel = compiled_mask_walk()
 
 
 _kernels = _Kernels()

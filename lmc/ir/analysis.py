@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from lmc.params import GenParams
 
 __all__ = [
     "Cost", "Parts", "calls_on_ways", "cost", "definitions", "gens", "known_characters", "released",
-    "state_tree", "uses",
+    "uses",
 ]  # fmt: skip
 
 
@@ -31,26 +30,6 @@ def uses(region: Region) -> Counter[Value]:
 def released(region: Region) -> set[Value]:
     """The states that are released in a region or inside it: their uses may not move."""
     return {node.op.state for node in region.walk() if isinstance(node.op, Release)}
-
-
-def state_tree(program: Program) -> dict[Value, tuple[Value, ...]]:
-    """The states that were made directly from each state, in printed order.
-
-    This tree is the shape that the radix cache will have: a state with several children is a fork.
-    """
-    children: dict[Value, list[Value]] = {}
-    for node in program.walk():
-        made = [v for v in node.results if v.type == STATE]
-        for value in made:
-            children.setdefault(value, [])
-        if isinstance(node.op, Chain):  # each follows the one before it
-            for before, after in itertools.pairwise((node.op.state, *made)):
-                children.setdefault(before, []).append(after)
-            continue
-        for state in node.op.value_operands():
-            if state.type == STATE:
-                children.setdefault(state, []).extend(made)
-    return {state: tuple(made) for state, made in children.items()}
 
 
 def calls_on_ways(region: Region) -> dict[Value, int]:

@@ -44,14 +44,12 @@ class Layout:
         places: of the boxes, by their names.
         routes: per arrow the places that it goes through, first and last those of boxes.
         width, height: of all.
-        box_height: of each box.
     """
 
     places: Mapping[str, Place]
     routes: Routes
     width: float
     height: float
-    box_height: float
 
 
 def lay_out(
@@ -71,7 +69,7 @@ def lay_out(
         place.y = MARGIN + place.layer * (box_height + layer_gap)
     width = max(p.x + p.width / 2 for p in drawn) + MARGIN
     height = max(p.y for p in places.values()) + box_height + MARGIN
-    return Layout(places, routes, width, height, box_height)
+    return Layout(places, routes, width, height)
 
 
 def _inside(picture: Picture) -> Iterator[tuple[str, str]]:

@@ -79,7 +79,6 @@ __all__ = [
 ]
 
 LANES = 16  # float32 of one vector
-LOG2E = math.log2(math.e)
 
 _F32 = ir.FloatType()
 _I32 = ir.IntType(32)

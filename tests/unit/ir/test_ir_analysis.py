@@ -1,5 +1,5 @@
 from lmc.ir import parse
-from lmc.ir.analysis import Cost, calls_on_ways, cost, definitions, released, state_tree, uses
+from lmc.ir.analysis import Cost, calls_on_ways, cost, definitions, released, uses
 from lmc.ir.printer import name_values
 
 PROGRAM = parse("""program @p(%x: text) {
@@ -20,19 +20,6 @@ PROGRAM = parse("""program @p(%x: text) {
 }
 """)
 NAMES = name_values(PROGRAM)
-
-
-def test_state_tree_is_the_tree_of_prompts() -> None:
-    tree = {NAMES[s]: [NAMES[c] for c in made] for s, made in state_tree(PROGRAM).items()}
-    assert tree == {
-        "s0": ["s1"],
-        "s1": ["s2", "s3"],
-        "s2": [],
-        "s3": ["s4", "s5", "s6"],
-        "s4": [],
-        "s5": [],
-        "s6": [],
-    }
 
 
 def test_uses_and_definitions_see_inner_regions() -> None:
