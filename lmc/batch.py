@@ -20,7 +20,7 @@ from collections.abc import Callable, Container, Generator, Iterable, Iterator, 
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from lmc.errors import Cancelled, LmcError, RunError, UsageError
+from lmc.errors import Cancelled, LmcError, RunError, UsageError, told
 from lmc.result import Result
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def refused(error: Exception) -> RowResult:
 
     if isinstance(error, LmcError):
         return RowResult(error=error)
-    fault = RunError(f"{type(error).__name__}: {error}")
+    fault = RunError(told(error))
     fault.__cause__ = error
     return RowResult(error=fault)
 

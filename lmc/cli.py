@@ -31,7 +31,7 @@ from lmc.commands.explain import explain_command
 from lmc.commands.model import model_commands
 from lmc.commands.output import STDOUT, say
 from lmc.commands.run import run_command
-from lmc.errors import InternalError, LmcError, RunError
+from lmc.errors import InternalError, LmcError, RunError, told
 
 __all__ = ["app", "main"]
 
@@ -127,7 +127,7 @@ def _named(error: BaseException) -> LmcError:
         return RunError(f"cannot write {error.filename or 'a file'}: {error.strerror}")
     if isinstance(error, OSError) and error.filename is not None:
         return RunError(f"{error.filename}: {error.strerror}")
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = told(error)
     if isinstance(error, Exception):
         return InternalError(text, hint="this is a fault of lmc itself")
     from lmc.frontend.location import of_traceback

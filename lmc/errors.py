@@ -38,6 +38,7 @@ __all__ = [
     "TraceError",
     "UsageError",
     "VerifyError",
+    "told",
 ]
 
 
@@ -134,3 +135,18 @@ class Cancelled(RunError):  # noqa: N818 - it is an outcome, as asyncio names it
 
 class InternalError(LmcError):
     """A fault of lmc itself."""
+
+
+def told(error: BaseException) -> str:
+    """An exception in words: its class, and what it says, if it can.
+
+    Exceptions are users' own classes: telling what they say may fail, too.
+
+    >>> told(ValueError("no"))
+    'ValueError: no'
+    """
+    try:
+        text = error.problem if isinstance(error, LmcError) else str(error)
+    except BaseException:
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -15,7 +15,7 @@ import typer
 from lmc.commands import options
 from lmc.commands.given import Rows, given_arguments
 from lmc.commands.made_up import made_up_rows, missing_arguments
-from lmc.commands.output import say
+from lmc.commands.output import say, shown_value
 from lmc.commands.running import How, check_compiles
 from lmc.commands.source import load_programs
 from lmc.errors import LmcError, RunError, UsageError
@@ -184,7 +184,13 @@ def _differences(one: Result, other: Result, engine: Engine) -> Iterator[_Differ
         metas = one._meta.get(name), other._meta.get(name)
         yield from _of_values(f"the variable {name!r}", mine, theirs, *metas, engine)
     yield from _of_values("the text", one.text, other.text, None, None, engine)
-    yield from _of_values("the returned value", one.value, other.value, None, None, engine)
+    returned = "the returned value"
+    try:
+        yield from list(_of_values(returned, one.value, other.value, None, None, engine))
+    except Exception:  # it holds itself, or fails when it is compared
+        mine, theirs = shown_value(one.value), shown_value(other.value)
+        if mine != theirs:
+            yield _Difference(returned, mine, theirs)
 
 
 class _Missing:

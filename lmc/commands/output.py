@@ -16,7 +16,9 @@ from lmc.errors import RunError, UsageError
 if TYPE_CHECKING:
     from lmc.result import Result
 
-__all__ = ["STDOUT", "JsonLines", "encoded", "note", "say", "show", "writing"]
+__all__ = [
+    "STDOUT", "JsonLines", "encoded", "note", "plain", "say", "show", "shown_value", "writing",
+]  # fmt: skip
 
 STDOUT = "standard output"
 
@@ -100,6 +102,26 @@ def encoded(value: dict[str, Any], encoding: str | None = "utf-8") -> str:
     return line
 
 
+def plain(value: Any) -> Any:  # noqa: ANN401 - any value
+    """A value that JSON can write: itself, or how Python shows it where JSON has nothing like it.
+
+    A program may return anything, also what holds itself, or what fails when it is shown.
+    """
+    try:
+        json.dumps(value, default=repr)
+    except Exception:
+        return shown_value(value)
+    return value
+
+
+def shown_value(value: object) -> str:
+    """How Python shows a value; only its class where that fails."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
 def _writes(encoding: str | None, text: str) -> bool:
     """Whether an encoding has all of the text's characters."""
     try:
@@ -140,7 +162,11 @@ def show(result: Result, stream: TextIO, shown: Container[str] = ()) -> None:
 def _blocks(named: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """Each variable as its name and what stands after it."""
     for name, value in named.items():
-        lines = list(_lines(value))
+        try:
+            lines = list(_lines(value))
+        except Exception:  # it holds itself, or fails when it is shown
+            value = shown_value(value)
+            lines = [value]
         if len(lines) == 1 and not isinstance(value, (list, tuple, dict)):
             yield name, [f": {lines[0]}"]
         else:

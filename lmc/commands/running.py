@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmc.commands.output import plain
 from lmc.commands.source import faults_of_program, load_source, source_path
 from lmc.errors import LmcError, ModelError, RunError, UsageError
 
@@ -177,7 +178,8 @@ def _fetch(model: str) -> None:
 def as_json(result: Result) -> dict[str, Any]:
     """A result as JSON values; with what the program returned, if it did."""
     held = result.to_json()
-    return held if result.value is None else {**held, "value": result.value}
+    held["variables"] = {name: plain(value) for name, value in held["variables"].items()}
+    return held if result.value is None else {**held, "value": plain(result.value)}
 
 
 def check_compiles(

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from lmc.errors import LmcError, Location, TraceError, UsageError
+from lmc.errors import LmcError, Location, TraceError, UsageError, told
 
 if TYPE_CHECKING:
     from lmc.api import Loaded, Program
@@ -156,9 +156,8 @@ def _imported(path: Path) -> ModuleType:
 
 def _raised(error: BaseException, where: Location | None) -> TraceError:
     """What a program raised, as an error of its own."""
-    text = f": {error}" if str(error) else ""
     hint = "a program must not end the process" if isinstance(error, SystemExit) else None
-    return TraceError(f"{type(error).__name__}{text}", where, hint=hint)
+    return TraceError(told(error), where, hint=hint)
 
 
 def _shown(filename: str) -> str:

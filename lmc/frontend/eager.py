@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from lmc.constraints.automaton import Automaton
 from lmc.constraints.known import automaton_for
-from lmc.errors import LmcError, Location, RunError
+from lmc.errors import LmcError, Location, RunError, told
 from lmc.frontend.dsl import State
 from lmc.frontend.fusing import fusion_of_run
 from lmc.frontend.location import here, of_traceback
@@ -129,18 +129,13 @@ def run_eagerly(
                 hint="write it as an ordinary function",
             )
         state._settle()
+        recorder.finish(state, value, where)
     except LmcError as error:
         recorder.fail(state, error.at(of_traceback(error.__traceback__)))
-    except Exception as error:
-        problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        wrapped = RunError(problem, of_traceback(error.__traceback__))
+    except BaseException as error:  # SystemExit and the like end the row, not the process
+        wrapped = RunError(told(error), of_traceback(error.__traceback__))
         wrapped.__cause__ = error
         recorder.fail(state, wrapped)
-    except BaseException as error:  # SystemExit and the like end the row, not the process
-        problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        recorder.fail(state, RunError(problem, of_traceback(error.__traceback__)))
-    else:
-        recorder.finish(state, value, where)
 
 
 class _EagerRecorder:

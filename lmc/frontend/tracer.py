@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from lmc.constraints.known import automaton_for
-from lmc.errors import LmcError, Location, TraceError
+from lmc.errors import LmcError, Location, TraceError, told
 from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import joins
@@ -35,7 +35,7 @@ from lmc.frontend.symbolic import NeedsValue, Text, TextList, Unknown, is_symbol
 from lmc.frontend.symbolic_numbers import Bool, Float, Int
 from lmc.frontend.tools import Tool, held_by, recording
 from lmc.frontend.variables import Given, Life, Made, Row
-from lmc.frontend.watching import handled, told, watching
+from lmc.frontend.watching import handled, watching
 from lmc.frontend.ways import Cut, PathOver, Way
 from lmc.ir.core import Const, Node, Op, Operand, Program, Value
 from lmc.ir.ops.flow import Resume, Ret
@@ -174,7 +174,7 @@ class _Tracer:
         if isinstance(error, LmcError):
             if everywhere:
                 raise error
-            self._stop(f"{type(error).__name__}: {error.problem}", error.where or where)
+            self._stop(told(error), error.where or where)
             return
         hopeless = isinstance(error, (NameError, ImportError, SyntaxError))
         if everywhere and (hopeless or not self._symbolic_seen) and isinstance(error, Exception):

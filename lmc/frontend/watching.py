@@ -16,7 +16,7 @@ from lmc.frontend.rewrite import NO_SOURCE, is_copy, is_patched, refused, unread
 from lmc.frontend.symbolic import Source, Text, TextList, is_symbolic, tracing
 from lmc.frontend.syntax import guards
 
-__all__ = ["handled", "told", "watching"]
+__all__ = ["handled", "watching"]
 
 _OWN = __file__.rpartition("frontend")[0]
 _SYNTAX = f"{_OWN}frontend/syntax.py"
@@ -142,11 +142,3 @@ def _user_frame(frame: FrameType | None) -> Location | None:
             return of_frame(frame)
         frame = frame.f_back
     return None
-
-
-def told(error: BaseException) -> str:
-    """An exception in words; its own ones may be a text that is not known yet."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except BaseException:
-        return type(error).__name__

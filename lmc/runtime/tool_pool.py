@@ -25,7 +25,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lmc.errors import LmcError, ToolError
+from lmc.errors import ToolError, told
 
 __all__ = ["DEFAULT_TOOL_WORKERS", "HostFunction", "ToolCall", "ToolPool", "copied", "depth"]
 
@@ -268,11 +268,8 @@ def _settle(future: asyncio.Future[Any], value: Any, failure: BaseException | No
 def _failed(function: HostFunction, error: BaseException, attempts: int) -> ToolError:
     if isinstance(error, ToolError) and error.where is None and error.__cause__ is None:
         return error  # of `checked`
-    told = error.problem if isinstance(error, LmcError) else str(error)
-    kind = type(error).__name__
-    problem = f"{kind}: {told}" if told else kind
     times = f" {attempts} times, at last" if attempts > 1 else ""
-    failure = ToolError(f"{function.name}() failed{times}: {problem}")
+    failure = ToolError(f"{function.name}() failed{times}: {told(error)}")
     failure.__cause__ = error
     return failure
 

@@ -461,3 +461,49 @@ def test_text_is_escaped_where_the_terminal_cannot_show_it(
     process = start(args[0], "é.py", *args[1:], cwd=tmp_path, PYTHONIOENCODING="ascii")
     out, err = process.communicate(timeout=60)
     assert wanted in out, err
+
+
+# --------------------------------------------------------------------------- strange values
+
+STRANGE = """
+    import lmc
+
+    class Mute:
+        def __repr__(self):
+            raise RuntimeError("no words")
+
+        def __eq__(self, other):
+            raise RuntimeError("no comparing")
+
+    @lmc.jit
+    def p(s, what: str = "plain"):
+        s += "x"
+        s += lmc.gen("a", max_tokens=1)
+        knot = []
+        knot.append(knot)
+        deep = []
+        for _ in range(5000):
+            deep = [deep]
+        return {
+            "plain": 1, "keys": {(1, 2): 3}, "mute": Mute(), "knot": knot, "deep": deep,
+            "digits": 10**5000,
+        }[str(s["a"] and what)]
+"""
+
+
+def test_values_that_json_does_not_know(invoke: Invoke, write: Write) -> None:
+    write("p.py", STRANGE)
+    names = ["plain", "keys", "mute", "knot", "deep", "digits"]
+    write("rows.jsonl", "".join(json.dumps({"what": name}) + "\n" for name in names))
+    written = lines_of(invoke("run", "p.py", "--batch", "rows.jsonl", "--model", "fake").stdout)
+    values = [row["value"] for row in written]
+    assert values == [1, "{(1, 2): 3}", "<Mute>", "[[...]]", "<list>", "<int>"]
+    assert [row["error"] for row in written] == [None] * 6
+    for name, value in zip(names, values, strict=True):
+        shown = invoke("run", "p.py", "--model", "fake", "--arg", f"what={name}").stdout
+        wanted = "returned:\n  (1, 2): 3\n" if name == "keys" else f"returned: {value}\n"
+        assert shown.endswith(wanted)
+    assert (
+        "compiled and eager give the same"
+        in invoke("check", "p.py", "--batch", "rows.jsonl", "--model", "fake").stdout
+    )

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -495,3 +495,45 @@ def test_a_deadline_that_no_clock_reaches(deadline: float) -> None:
     with lmc.Engine("fake") as engine:
         for eager in (True, False):
             assert thinks.run(engine=engine, eager=eager, deadline=deadline).error is None
+
+
+class MuteError(Exception):
+    """It fails when it is to say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("where", ["program", "argument", "tool", "first line"])
+def test_an_exception_that_cannot_be_told(fake: lmc.Engine, where: str) -> None:
+    @lmc.tool
+    def fails(text: str) -> str:
+        raise MuteError
+
+    @lmc.jit
+    def program(s: State, x: Any = "") -> None:
+        if where == "first line":
+            raise MuteError
+        s += "x"
+        s += lmc.gen("a", max_tokens=2)
+        if where == "tool":
+            s += fails(s["a"])
+        elif len(s["a"]) >= 0:
+            raise MuteError
+
+    class Rows(Mapping[str, object]):
+        def __getitem__(self, name: str) -> object:
+            raise MuteError
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(["x"])
+
+        def __len__(self) -> int:
+            return 1
+
+    for eager in (False, True):
+        rows: list[Mapping[str, object]] = [Rows()] if where == "argument" else [{}]
+        (out,) = program.run_batch(rows, eager=eager)
+        assert out.error is not None
+        says = "fails() failed: MuteError" if where == "tool" else "MuteError"
+        assert out.error.problem == says
