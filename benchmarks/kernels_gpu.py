@@ -15,6 +15,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ import triton
 import triton.testing
 from torch import Tensor
 
+from lmc.runtime.cuda.one_row_kernel import one_row_product
 from lmc.runtime.cuda.product_kernel import fixed_product
 from lmc.runtime.cuda.row_kernels import norm_rows, rotate_store, silu_mul
 from lmc.runtime.cuda.sampler import DeviceSampler
@@ -80,6 +82,10 @@ class Cases:
         yield self.norm("norm_rows, embedding", embed=True)
         yield self.rotate_store()
         yield self.silu_mul()
+        if self.rows == 1:
+            yield self.one_row("one_row_product, norm", norm=True)
+            yield self.one_row("one_row_product, norm and gate", norm=True, gated=True)
+            yield self.one_row("one_row_product, added", norm=False)
         yield self.product("fixed_product", add=False)
         yield self.product("fixed_product, added", add=True)
         if self.rows <= 512:  # as many are scored at once
@@ -176,6 +182,36 @@ class Cases:
 
         moved = 3 * rows * columns * self.dtype.itemsize
         return Case("silu_mul", kernel, reference, moved)
+
+    def one_row(self, name: str, *, norm: bool, gated: bool = False) -> Case:
+        """A product of one row and what stands around it, beside the same in several calls."""
+        s = self.shape
+        inner, columns = s.hidden, s.inner if gated else s.hidden
+        x, weights = self.random(1, inner), self.random(columns * (1 + gated), inner) / inner**0.5
+        scale = self.random(inner, dtype=torch.float32)
+        before = self.random(1, columns)
+        mine, others = before.clone(), before.clone()
+        block = 2 if norm else 4
+
+        def kernel() -> tuple[Tensor, ...]:
+            one_row_product[(-(-columns // block),)](
+                x, weights, mine, scale, x, EPSILON, COLUMNS=columns, INNER=inner, BLOCK_N=block,
+                BLOCK_K=2048, NORM=norm, BIAS=False, GATED=gated, ADD=not norm, num_warps=8,
+            )  # fmt: skip
+            return (mine,)
+
+        def reference() -> tuple[Tensor, ...]:
+            if not norm:
+                return (others.addmm_(x, weights.t()),)
+            hidden = torch.nn.functional.rms_norm(x.float(), (inner,), scale, EPSILON)
+            product = hidden.to(self.dtype) @ weights.t()
+            if not gated:
+                return (product,)
+            gate, up = product.split(columns, dim=1)
+            return (torch.nn.functional.silu(gate) * up,)
+
+        moved = self.dtype.itemsize * weights.numel()
+        return Case(name, kernel, reference, moved, 2 * weights.numel())
 
     def product(self, name: str, *, add: bool) -> Case:
         """The product of `deterministic=True`, beside the matrix library's."""
@@ -281,16 +317,16 @@ def measure(case: Case, rows: int, most: float) -> Figure:
     )  # fmt: skip
 
 
-def check(rows: int = 5) -> list[str]:
+def check() -> list[str]:
     """Compare every case with torch, in small; the names of the cases."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     names = []
-    for case in Cases(SMALL, rows, device):
+    for case in chain(Cases(SMALL, 5, device), Cases(SMALL, 1, device)):
         for mine, theirs in zip(case.kernel(), case.reference(), strict=True):
             near = {"atol": 0.03, "rtol": 0.03} if mine.dtype == torch.bfloat16 else {}
             torch.testing.assert_close(mine, theirs, msg=lambda m, c=case: f"{c.name}: {m}", **near)
         names.append(case.name)
-    return names
+    return list(dict.fromkeys(names))
 
 
 def main() -> None:

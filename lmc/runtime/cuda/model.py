@@ -3,9 +3,10 @@
 Owns        weights in the model's type (queries, keys and values as one matrix, gates and ups as
             one), the KV tensors, buffers for the rows of a step.
 Promises    a forward pass touches fixed addresses only, so it can be captured in a graph.
-Costs       four products and four small kernels a layer, and attention. The residual stream has
-            the model's type, and the products before it add to it as they store: in a long step
-            that is a third of the memory traffic that a float32 stream with sums of its own has.
+Costs       four products and four small kernels a layer, and attention; with one row, the four
+            products hold the norms and the gate, and there is one small kernel. The residual
+            stream has the model's type, and the products before it add to it as they store: in a
+            long step a third of the memory traffic of a float32 stream with sums of its own.
 Not here    attention (`attention`), drawing (`sampler`).
 Source      Touvron et al., 2023.
 """
@@ -23,6 +24,7 @@ from lmc.errors import UsageError
 from lmc.runtime.config import ModelConfig
 from lmc.runtime.cuda.attention import Attend
 from lmc.runtime.cuda.layout import RowFields
+from lmc.runtime.cuda.one_row_kernel import one_row_product
 from lmc.runtime.cuda.product_kernel import fixed_product
 from lmc.runtime.cuda.row_kernels import norm_rows, rotate_store, silu_mul
 from lmc.runtime.layers import Rotary
@@ -183,6 +185,9 @@ class DeviceModel:
             wanted: int32, the rows with logits, to compute the end of the last layer for these
                 alone. They are the first ones afterwards.
         """
+        if rows == 1 and not self.fixed:
+            self._forward_one(fields, attend)
+            return
         config = self.config
         hidden, residual = self._hidden[:rows], self._residual[:rows]
         self._norm_rows(rows, fields.tokens, self._layers[0].attention_norm, embed=True)
@@ -207,6 +212,21 @@ class DeviceModel:
             silu_mul[(rows, -(-columns // 1024))](gate_up, inner, columns, BLOCK=1024, num_warps=4)
             self._add_product(inner, layer.down, residual)
             self._norm_rows(rows, fields.tokens, norm)
+
+    def _forward_one(self, fields: RowFields, attend: Attend) -> None:
+        """The same for a single row."""
+        qkv, attended, inner = self._qkv[:1], self._attended[:1], self._inner[:1]
+        residual = self._residual[:1]
+        self._norm_rows(1, fields.tokens, self._norm, embed=True)  # for the entry alone
+        for layer, (keys, values) in zip(self._layers, self._kv, strict=True):
+            norm = layer.attention_norm
+            self._product_of_one(residual, layer.qkv, qkv, norm=norm, bias=layer.qkv_bias)
+            self._rotate_store(1, fields, layer, keys, values)
+            attend(qkv, keys, values, attended)
+            self._product_of_one(attended, layer.output, residual)
+            self._product_of_one(residual, layer.gate_up, inner, norm=layer.mlp_norm)
+            self._product_of_one(inner, layer.down, residual)
+        self._norm_rows(1, fields.tokens, self._norm)
 
     def try_sizes(self, rows: int, logits: Tensor) -> None:
         """Compute products of many sizes, up to `rows` rows and as many as `logits` has.
@@ -248,6 +268,27 @@ class DeviceModel:
         self._product(x, weight, residual, add=ranks is None or ranks.shard.rank == 0)
         if ranks is not None:
             ranks.add_up(residual)
+
+    def _product_of_one(
+        self, x: Tensor, weight: Tensor, out: Tensor, *, norm: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Products of one row: what `_product`, `_add_product` and the kernels around them give.
+
+        Args:
+            norm: of `x` before; without it, the product is added to the residual stream, `out`.
+        """
+        ranks, columns = self._ranks, out.shape[1]
+        gated = len(weight) == 2 * columns
+        block = 4 if norm is None else 2
+        one_row_product[(-(-columns // block),)](
+            x, weight, out, x if norm is None else norm, x if bias is None else bias,
+            self.config.rms_eps, COLUMNS=columns, INNER=weight.shape[1], BLOCK_N=block,
+            BLOCK_K=2048, NORM=norm is not None, BIAS=bias is not None, GATED=gated,
+            ADD=norm is None and (ranks is None or ranks.shard.rank == 0), num_warps=8,
+        )  # fmt: skip
+        if norm is None and ranks is not None:
+            ranks.add_up(out)
 
     def _norm_rows(self, rows: int, tokens: Tensor, weight: Tensor, *, embed: bool = False) -> None:
         columns = self.config.hidden_size

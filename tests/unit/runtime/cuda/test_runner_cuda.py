@@ -55,6 +55,8 @@ def test_the_numbers_are_those_of_the_cpu(variant: str, device: str) -> None:
         Step((replace_start(two, 66).piece(5, every=EVERY), one.piece(1, every=EVERY))),
         Step((two.piece(1, every=EVERY), one.piece(1, every=EVERY))),
         Step((one.piece(3), two.piece(2))),
+        Step((two.piece(1),)),
+        Step((one.piece(1, every=EVERY),)),
     ]
     for step in steps:
         expected, got = cpu.run(step), gpu.run(step)
