@@ -231,11 +231,11 @@ class DeviceModel:
     def try_sizes(self, rows: int, logits: Tensor) -> None:
         """Compute products of many sizes, up to `rows` rows and as many as `logits` has.
 
-        The matrix library loads a kernel when it is first used, and waits for the device then.
+        The matrix library loads a kernel when it is first used, and waits for the device then. Of
+        few rows, such as those with logits at the end of the last layer, every number is tried.
         """
-        layer, apart = self._layers[0], max(1, min(rows // 64, 64))
-        sizes = {size for at in range(apart, rows + 1, apart) for size in (at, at - apart // 2)}
-        for count in sorted(sizes | {1, rows}):
+        layer, few = self._layers[0], min(rows, len(logits))
+        for count in (*range(1, few), *range(few, rows, 16), rows):
             self._product(self._hidden[:count], layer.qkv, self._qkv[:count], layer.qkv_bias)
             self._product(self._attended[:count], layer.output, self._residual[:count], add=True)
             self._product(self._hidden[:count], layer.gate_up, self._gate_up[:count])
@@ -278,14 +278,17 @@ class DeviceModel:
         Args:
             norm: of `x` before; without it, the product is added to the residual stream, `out`.
         """
-        ranks, columns = self._ranks, out.shape[1]
+        ranks, columns, inner = self._ranks, out.shape[1], weight.shape[1]
         gated = len(weight) == 2 * columns
-        block = 4 if norm is None else 2
-        one_row_product[(-(-columns // block),)](
+        # columns and positions of a block, and warps: what was fastest with an 8B model's matrices
+        blocks = (8, 512, 2) if gated else (2, 2048, 8) if norm is not None else (4, 2048, 8)
+        if inner > 8192:
+            blocks = (4, 2048, 4)
+        one_row_product[(-(-columns // blocks[0]),)](
             x, weight, out, x if norm is None else norm, x if bias is None else bias,
-            self.config.rms_eps, COLUMNS=columns, INNER=weight.shape[1], BLOCK_N=block,
-            BLOCK_K=2048, NORM=norm is not None, BIAS=bias is not None, GATED=gated,
-            ADD=norm is None and (ranks is None or ranks.shard.rank == 0), num_warps=8,
+            self.config.rms_eps, COLUMNS=columns, INNER=inner, BLOCK_N=blocks[0],
+            BLOCK_K=blocks[1], NORM=norm is not None, BIAS=bias is not None, GATED=gated,
+            ADD=norm is None and (ranks is None or ranks.shard.rank == 0), num_warps=blocks[2],
         )  # fmt: skip
         if norm is None and ranks is not None:
             ranks.add_up(out)
