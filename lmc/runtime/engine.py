@@ -34,7 +34,7 @@ from lmc.runtime.request import (
     ScoreResult,
     Step,
 )
-from lmc.runtime.scheduler import Scheduler
+from lmc.runtime.scheduler import WORTHWHILE, Scheduler
 from lmc.runtime.stats import EngineStats
 from lmc.runtime.work import GenWork, Vocabulary
 
@@ -49,13 +49,8 @@ OnDone = Callable[[GenResult | ScoreResult | LmcError | None], None]
 OnText = Callable[[str], None]
 Given = TypeVar("Given")
 
-WORTHWHILE = 2048
-"""Prompt tokens for which a device that has nothing to do starts before all rows have had a turn.
-
-A forward pass of so many costs hardly more a token than a longer one.
-"""
 FEW = 1024
-"""The same, for a second step behind one that is computed, if nothing else could join it now.
+"""Prompt tokens for a second step behind one that is computed, if nothing else could join it now.
 
 It takes longer than what is to be done between two steps.
 """

@@ -51,8 +51,13 @@ from lmc.runtime.stats import EngineStats
 from lmc.runtime.waiting import WaitingQueue
 from lmc.runtime.work import GenWork, Result, Vocabulary, Work, work_of
 
-__all__ = ["Scheduler"]
+__all__ = ["WORTHWHILE", "Scheduler"]
 
+WORTHWHILE = 2048
+"""Prompt tokens for which a device that has nothing to do starts before all rows have had a turn.
+
+A forward pass of so many costs hardly more a token than a longer one.
+"""
 _WINDOW = 64  # waiting requests among which the longest cached prefix is looked for
 _OTHERS_SHARE = 0.25  # of a step, for those that came after a long prompt
 _NO_SLOTS: IntArray = np.empty(0, np.int32)
@@ -137,6 +142,7 @@ class Scheduler:
         self._parts: list[_Part] = []
         self._segments: list[Segment] = []
         self._cancelled: list[Job] = []  # that take part in a step under way
+        self._finished: deque[Job] = deque()  # whose requests have all they want
 
     @property
     def idle(self) -> bool:
@@ -253,7 +259,8 @@ class Scheduler:
         while True:
             self._repeats = 1
             self._thin_out()
-            if self._build() or self._flights:
+            # Those that take part in a step, or are to be gone on with, may free what is missing.
+            if self._build() or self._flights or self._finished:
                 break
             if self._running:
                 self._make_way()
@@ -293,7 +300,9 @@ class Scheduler:
         for part in live:
             self._take(part, step, outcome, step.repeats - 1)
         if step.repeats > 1:
+            self._follow_all()
             self._take_later(live, step, outcome.later, launch)
+        self._follow_all(launch)
         self._stop_cancelled()
         return [part.job for part in parts]
 
@@ -318,6 +327,8 @@ class Scheduler:
                     part for part in live
                     if not part.over and self._take_next(part, step, outcome, ahead)
                 ]  # fmt: skip
+                if ahead:
+                    self._follow_all()
                 if ahead == lead and launch is not None:
                     following = self._continuing(live, ahead)
                     if following is not None:
@@ -735,9 +746,37 @@ class Scheduler:
                 self.stats.generated_tokens += 1
                 self.stats.forced_tokens += len(added) - 1
         if work.finished:
-            self._follow(job)
+            job.in_flight = True  # until it is followed
+            self._finished.append(job)
         elif drawn and work.to_make() and job.stage is Stage.PREFILL:
             self._move(job, Stage.DECODE)
+
+    def _follow_all(self, launch: Callable[[Step], None] | None = None) -> None:
+        """Go on with those whose requests have all they want.
+
+        Args:
+            launch: is given a step as soon as there are enough prompts for one, if none is under
+                way: the others are gone on with while it is computed.
+        """
+        found = 0
+        try:
+            while self._finished:
+                job = self._finished.popleft()
+                job.in_flight = False
+                if job in self._cancelled:  # by one that was gone on with before
+                    self._stop(job)
+                else:
+                    self._follow(job)
+                if launch is None or self._flights or job.ended:
+                    continue
+                found += job.unplaced()
+                if found >= WORTHWHILE and self._finished:
+                    step = self.next()
+                    if step is not None:
+                        launch(step)
+        finally:
+            if self._finished:  # interrupted: nobody may be left behind
+                self._follow_all()
 
     def _follow(self, job: Job) -> None:
         """The job has all that its request wants: go on with the next one, or complete it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -13,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lmc.constraints import automaton_of
 from lmc.errors import Cancelled, CapacityError, RunError
 from lmc.params import GenParams
+from lmc.runtime import engine, scheduler
 from lmc.runtime.device_memory import DeviceMemoryError
 from lmc.runtime.engine import EngineCore, Handle
 from lmc.runtime.fake import FakeRunner
@@ -250,8 +252,19 @@ class EngineMachine(RuleBasedStateMachine):
         headroom=st.integers(0, 4),
         repeats=st.sampled_from([1, 1, 3, 9]),
         kind=st.sampled_from([Stumbling, Overlapping, Lagging]),
+        worthwhile=st.sampled_from([1, 4, 2048]),
     )
-    def build(self, kv_tokens: int, repeats: int, kind: type[Stumbling], **limits: int) -> None:
+    def build(
+        self,
+        kv_tokens: int,
+        repeats: int,
+        kind: type[Stumbling],
+        worthwhile: int = 1,
+        **limits: int,
+    ) -> None:
+        self.patches = pytest.MonkeyPatch()
+        self.patches.setattr(scheduler, "WORTHWHILE", worthwhile)
+        self.patches.setattr(engine, "FEW", worthwhile)
         self.runner = kind(SIZE, kv_tokens, CONTEXT, TOKEN_BYTES, EOS, repeats)
         self.core = EngineCore(
             self.runner,
@@ -331,6 +344,10 @@ class EngineMachine(RuleBasedStateMachine):
             self.core.step()  # with its end, at the latest
         assert asked.handle.ended, "a cancelled request runs on"
 
+    @rule()
+    def nothing_else_comes(self) -> None:
+        self.core.settle_for_few()
+
     @rule(steps=st.integers(1, 6))
     def step(self, steps: int) -> None:
         for _ in range(steps):
@@ -368,6 +385,10 @@ class EngineMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "core"):
             return
+        self.come_to_an_end()
+        self.patches.undo()
+
+    def come_to_an_end(self) -> None:
         work = sum(len(a.request.keys) + 30 for a in self.asked) + 60 * self.links
         bound = 20 + 8 * work
         while self.core.has_work:

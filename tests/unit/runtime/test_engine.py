@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
@@ -860,6 +861,96 @@ def test_a_step_that_continues_fails_with_the_one_before() -> None:
     bench.ask("again", gen(prompt(0), max_tokens=60))
     bench.run()
     assert len(bench.results["again"].tokens) == 60
+
+
+class Talks:
+    """Two chains of two gens each, which end with one step, and a gen that goes on beside them."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.events: list[str] = []
+        self.handles: list[Handle] = []
+        self.during: dict[str, Callable[[], object]] = {}
+        for name in ("first", "second"):
+            request = gen(prompt(len(self.handles), 5), max_tokens=1)
+            request.follow = functools.partial(self.follow, name, request)
+            self.handles.append(bench.ask(name, request))
+        bench.ask("beside", gen(prompt(7, 5), max_tokens=9))
+
+    def follow(self, name: str, before: GenRequest, result: GenResult) -> GenRequest:
+        self.events.append(name)
+        self.during.get(name, bool)()
+        following = gen([], max_tokens=3)
+        made = keys_of(result.tokens[: result.kept], made=True)
+        text = keys_of(prompt(len(name), 6), made=False)
+        following.keys = np.concatenate((before.keys, made, text))
+        return following
+
+
+@pytest.fixture
+def little_is_worthwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmc.runtime.scheduler.WORTHWHILE", 4)
+
+
+def talks(kind: type[Recorder] = Recorder) -> tuple[Bench, Talks]:
+    bench = Bench()
+    bench.runner = Device(400) if kind is Device else Recorder(400)
+    bench.core = EngineCore(bench.runner, TOKEN_BYTES, EOS, check=True)
+    return bench, Talks(bench)
+
+
+@pytest.mark.usefixtures("little_is_worthwhile")
+def test_a_step_is_started_while_others_are_gone_on_with() -> None:
+    bench, two = talks(Device)
+    assert isinstance(bench.runner, Device)
+    start = bench.runner.start
+
+    def noted(step: Step) -> Flown:
+        two.events.append(f"a step of {bench.core._scheduler.in_flight}")
+        return start(step)
+
+    bench.core._start = noted
+    bench.run()
+    assert two.events[:4] == ["a step of 3", "first", "a step of 2", "second"], (
+        "the one beside has its token and takes part"
+    )
+    alone, _ = talks()
+    alone.run()
+    for name in ("first", "second", "beside"):
+        assert bench.results[name].tokens == alone.results[name].tokens
+
+
+@pytest.mark.usefixtures("little_is_worthwhile")
+@pytest.mark.parametrize("kind", [Recorder, Device])
+def test_who_is_cancelled_before_it_is_gone_on_with_gives_what_it_has(
+    kind: type[Recorder],
+) -> None:
+    bench, two = talks(kind)
+    two.during["first"] = lambda: bench.core.cancel(two.handles[1])
+    bench.run()
+    assert two.events == ["first"], "nobody asks what follows"
+    assert len(bench.results["second"].tokens) == 1
+    assert len(bench.results["first"].tokens) == 3
+
+
+@pytest.mark.usefixtures("little_is_worthwhile")
+def test_an_interrupt_of_a_step_leaves_nobody_behind() -> None:
+    bench, two = talks(Device)
+    assert isinstance(bench.runner, Device)
+    start = bench.runner.start
+
+    def interrupted(step: Step) -> Flown:
+        if two.events == ["first"]:
+            raise KeyboardInterrupt
+        return start(step)
+
+    bench.core._start = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert two.events == ["first", "second"]
+    bench.run()
+    assert isinstance(bench.results["first"], Cancelled), "it was in that step"
+    assert len(bench.results["second"].tokens) == 3
 
 
 def test_nobody_waits_for_repeats() -> None:
