@@ -28,7 +28,7 @@ class _InstantCore:
     def has_work(self) -> bool:
         return bool(self._due)
 
-    computing = pressing = False  # on no device
+    computing = pressing = overlaps = False  # on no device
 
     def submit(
         self,

@@ -52,6 +52,7 @@ _log = logging.getLogger("lmc.executor")
 GLANCE = 0.0003  # seconds between looks whether a device is done, while nothing else comes
 PATIENCE = 0.0005  # the same while there is something else
 TURN = 0.02  # seconds that a thread which makes rows waits for the first of them to start, at most
+MOST_SPARE = 4096  # calls for when a device computes; the oldest are dropped
 MAX_STARTED = 512  # rows in flight beyond which none is started of those that are planned
 MAX_RESUMED = 64  # threads that run the rest of a program eagerly, at most
 
@@ -83,6 +84,7 @@ class Executor:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._ready: deque[tuple[Row, Pending]] = deque()
+        self._spare: deque[Callable[[], None]] = deque(maxlen=MOST_SPARE)
         self._rows: set[Row] = set()
         self._planned: deque[deque[PlannedRow]] = deque()  # not yet started
         self.ledger = Ledger()  # of the planned rows in flight
@@ -254,7 +256,7 @@ class Executor:
             if not (self._inbox or self._closed or self._ready) and self.core.computing:
                 if not self.awaited:
                     self.core.settle_for_few()
-                if self.core.computing:
+                if self.core.computing and not self._spare:
                     self._wake.wait(GLANCE)
             calls, self._inbox = self._inbox, deque()
             closing = self._closed
@@ -264,6 +266,7 @@ class Executor:
             self._expire()
             self._drain()
             self._start_planned()
+            self._use_spare_time()
             if self.core.has_work and not self.core.computing:
                 self.core.step()
                 self._drain()
@@ -275,6 +278,18 @@ class Executor:
                 self._inbox.extendleft(reversed(calls))
             self._break(error)
         return not closing or bool(self._inbox)
+
+    def in_spare_time(self, call: Callable[[], None]) -> None:
+        """Do something that need not be done while a device computes and nothing else is to do."""
+        if self.core.overlaps:
+            self._spare.append(call)
+
+    def _use_spare_time(self) -> None:
+        until = time.perf_counter() + PATIENCE
+        while self._spare and not self._ready and self.core.computing:
+            self._spare.popleft()()
+            if time.perf_counter() > until:
+                return
 
     def _goes_on(self, race: Race) -> bool:
         try:

@@ -6,6 +6,7 @@ is known by then, and goes on in the same place: nothing is looked up, admitted 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,10 @@ from lmc.runtime.race import refuse_dropped
 from lmc.runtime.request import GenRequest, GenResult
 from lmc.runtime.results import CallMeta
 from lmc.runtime.row import Failure, Row
+from lmc.runtime.span_ahead import SpanAhead, state_ahead
 
 if TYPE_CHECKING:
+    from lmc.runtime.context import SpanTokenizer
     from lmc.runtime.engine import Handle
     from lmc.runtime.executor import Executor
 
@@ -52,12 +55,14 @@ class _Gen:
 
     __slots__ = ("executor", "instr", "on_text", "request", "row", "state")
 
-    def __init__(self, executor: Executor, row: Row, instr: p.Gen) -> None:
+    def __init__(
+        self, executor: Executor, row: Row, instr: p.Gen, tokenizer: SpanTokenizer
+    ) -> None:
         """Raises: LmcError: the prompt cannot be tokenized, or the constraint fails."""
         self.executor, self.row, self.instr = executor, row, instr
         target, params = executor.target, instr.params
         before: Context = row.regs[instr.state.index]
-        self.state = before.settle(target.tokenizer)
+        self.state = before.settle(tokenizer)
         constraint = None
         if instr.constraint is not None:
             with constraint_errors():
@@ -98,7 +103,7 @@ class _Gen:
 
 def gen(executor: Executor, row: Row, instr: p.Gen) -> None:
     """Handle `Gen`."""
-    made = _Gen(executor, row, instr)
+    made = _Gen(executor, row, instr, executor.target.tokenizer)
     submit(executor, row, made.request, made.done, made.on_text, made.call, instr)
 
 
@@ -119,6 +124,7 @@ class _Chain:
         self._ended: Callable[[Any], None] | None = None  # to be called at its end
         self._handle: Handle | None = None
         self._over = False
+        self._tokenizer = SpanAhead(executor.target.tokenizer)
 
     def begin(self) -> None:
         """Submit the first gen."""
@@ -173,11 +179,22 @@ class _Chain:
             self._fail(row.regs[link.into.index].error)
             self._over = True
             return None
-        made = self._gen = _Gen(executor, row, link)
+        made = self._gen = _Gen(executor, row, link, self._tokenizer)
         if self._at + 1 < len(self._links):
             made.request.follow = self.follow
+            executor.in_spare_time(self._look_ahead)
         self._ended = observed(executor, row, link, made.request, made.done)
         return made.request
+
+    def _look_ahead(self) -> None:
+        """Tokenize what will stand between the gen that is going on and the next one."""
+        if self._over or self._row.finished or self._gen is None:
+            return
+        executor, links = self._executor, self._links[self._at + 1 :]
+        with contextlib.suppress(Exception):  # said when it is reached
+            state = state_ahead(self._row, self._gen.state, links, executor.target.template)
+            if state is not None:
+                state.settle(self._tokenizer)
 
     def _fail(self, error: LmcError) -> None:
         """Have this link and all after it fail."""

@@ -171,3 +171,59 @@ def test_what_follows_a_retracted_gen_is_counted_anew() -> None:
     for result in results:
         second = result.meta("b")
         assert second.cached_tokens >= second.prompt_tokens // 2  # what the first gen left
+
+
+class Slow:
+    """A step that a device computes: it is done after some looks."""
+
+    def __init__(self, outcome: Any) -> None:
+        self.looks, self._outcome = 0, outcome
+
+    def ready(self) -> bool:
+        self.looks += 1
+        return self.looks > 20
+
+    def outcome(self) -> Any:
+        return self._outcome
+
+
+def on_a_device(engine: lmc.Engine) -> list[tuple[str, bool]]:
+    """Have it compute while other things are done; the texts tokenized, and whether it did."""
+    core, tokenizer = engine.core, engine.executor.target.tokenizer
+    core.overlaps, core._start = True, lambda step: Slow(core.runner.run(step))
+    seen: list[tuple[str, bool]] = []
+    encode = tokenizer.encode_markup
+
+    def noted(pieces: Any, **options: Any) -> list[int]:
+        seen.append(("".join(text for text, _ in pieces), bool(core._flights)))
+        return encode(pieces, **options)
+
+    tokenizer.encode_markup = noted  # type: ignore[method-assign]
+    return seen
+
+
+@lmc.jit
+def known(s: State, x: str) -> None:
+    s += "Hello "
+    s += lmc.gen("a", max_tokens=3, ignore_eos=True)
+    s += " and then " + x
+    s += lmc.gen("b", max_tokens=3, ignore_eos=True)
+    s += " so " + s["a"]
+    s += lmc.gen("c", max_tokens=3, ignore_eos=True)
+
+
+def test_known_texts_are_tokenized_while_a_device_computes(engine: lmc.Engine) -> None:
+    wanted = known.run(x="there", engine=engine).text
+    seen = on_a_device(engine)
+    result = known.run(x="there", engine=engine)
+    assert result.text == wanted
+    texts = [("Hello ", False), (" and then there", True), (f" so {result['a']}", True)]
+    assert seen == texts, "each once, and only the first while the device had nothing to do"
+
+
+def test_a_text_behind_a_token_that_is_cut_is_tokenized_with_its_rest(engine: lmc.Engine) -> None:
+    wanted = talk.run(x="it", engine=engine, options=TOGETHER)
+    seen = on_a_device(engine)
+    result = talk.run(x="it", engine=engine, options=TOGETHER)
+    assert (result.text, result.variables) == (wanted.text, wanted.variables)
+    assert any(busy for _, busy in seen)
