@@ -43,10 +43,15 @@ def _text(executor: Executor, row: Row, instr: p.StateText) -> None:
 def _prefill(executor: Executor, row: Row, instr: p.Prefill) -> None:
     state: Context = row.regs[instr.state.index]
     executor.set(row, instr.into.index, state)
+    begins = not len(state.keys) and state.opening is None
+    if begins and executor.target.has_prefilled(state.pieces):
+        return
     settled = state.settle(executor.target.tokenizer)
     # The last tokens of an open span may merge with what follows: their KV would be of no use.
     keys = settled.keys[: -UNSETTLED_TOKENS or None] if state.pieces else settled.keys
-    if len(keys) < MIN_PREFILL_TOKENS or not executor.target.first_prefill(keys):
+    if len(keys) < MIN_PREFILL_TOKENS:
+        return
+    if not executor.target.first_prefill(keys, state.pieces if begins else None):
         return
     order = (row.order, instr.priority)
     if not instr.ahead:

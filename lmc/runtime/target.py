@@ -28,6 +28,9 @@ __all__ = ["Target"]
 REMEMBERED_PREFILLS = 256
 REMEMBERED_TEMPLATES = 512  # texts of a template may differ from row to row
 
+Span = tuple[tuple[str, bool], ...]
+"""Texts and whether each is markup."""
+
 _TemplateKey = tuple[tuple[Automaton, ...], tuple[str, ...], str]
 
 
@@ -49,10 +52,25 @@ class Target:
     _templates: OrderedDict[_TemplateKey, Automaton] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _prefills: dict[bytes, None] = field(default_factory=dict)
+    _spans: dict[Span, bytes] = field(default_factory=dict)
 
-    def first_prefill(self, keys: KeyArray) -> bool:
-        """Whether nobody asked for the KV of these keys lately; asks from now on."""
+    def has_prefilled(self, span: Span) -> bool:
+        """Whether somebody asked lately for the KV of a prompt that consists of this open span."""
+        digest = self._spans.get(span)
+        return digest is not None and digest in self._prefills
+
+    def first_prefill(self, keys: KeyArray, span: Span | None = None) -> bool:
+        """Whether nobody asked for the KV of these keys lately; asks from now on.
+
+        Args:
+            span: what they are the tokens of, if it begins the prompt; next time it need not be
+                tokenized.
+        """
         digest = keys.tobytes()
+        if span is not None:
+            if len(self._spans) >= REMEMBERED_PREFILLS:
+                self._spans.clear()
+            self._spans[span] = digest
         if digest in self._prefills:
             return False
         while len(self._prefills) >= REMEMBERED_PREFILLS:
@@ -67,6 +85,7 @@ class Target:
     def forget_prefills(self) -> None:
         """Ask for all prefixes anew: the cache was emptied."""
         self._prefills.clear()
+        self._spans.clear()
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -269,6 +269,32 @@ def test_the_cache_is_told_what_is_dead_and_what_is_wanted_next() -> None:
     assert core.wanted == [(2, 1), (1, 2)]
 
 
+@lmc.jit
+def asked(s: State, about: str, question: str) -> None:
+    s += about
+    s += question
+    s += lmc.gen("v", max_tokens=3)
+
+
+def test_what_all_rows_begin_with_is_tokenized_for_the_first_only(fake: lmc.Engine) -> None:
+    tokenizer = fake.executor.target.tokenizer
+    encode, texts = tokenizer.encode_markup, list[str]()
+
+    def noted(pieces: Any, **options: Any) -> list[int]:
+        texts.append("".join(text for text, _ in pieces))
+        return encode(pieces, **options)
+
+    tokenizer.encode_markup = noted  # type: ignore[method-assign]
+    about = "A long text about the sea and all of its many shores. "
+    rows = [{"about": about, "question": f"Question {n}?"} for n in range(5)]
+    for again in (1, 2):
+        wanted = [result["v"] for result in asked.run_batch(rows)]
+        assert texts.count(about) == again
+        assert fake.stats.cached_tokens > 4 * again * 8
+        fake.forget()  # it is wanted anew
+    assert wanted == [asked.run(**row)["v"] for row in rows]
+
+
 @pytest.mark.parametrize("kv_tokens", [250, 2_000])
 def test_any_order_of_the_rows_gives_the_same_results(kv_tokens: int) -> None:
     rows = mixed(20)
