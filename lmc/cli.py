@@ -147,7 +147,7 @@ def _shown(error: LmcError) -> str:
 
 def _one_line(message: str) -> str:
     """A message of the parser in the form of ours: no capital, no full stop."""
-    message = " ".join(message.split()).rstrip(".")
+    message = " ".join(message.split()).rstrip(".").replace(" Value error,", "")
     return message[:1].lower() + message[1:]
 
 

@@ -40,7 +40,9 @@ def given_arguments(
     for pair in pairs or ():
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise UsageError(f"--arg {pair}", hint="write it as --arg NAME=VALUE")
+            raise UsageError(
+                f"--arg {pair} gives no value to a name", hint="write it as --arg NAME=VALUE"
+            )
         if name in named:
             raise UsageError(f"--arg {name} is given twice", hint="give one of them")
         named.add(name)
@@ -74,12 +76,13 @@ def _object(text: str | bytes, what: str) -> dict[str, object]:
         UsageError: it is none; `what` says which.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique)
+        value = json.loads(text.rstrip(), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         if isinstance(error, _TwiceError):
             problem = f"the name {error.args[0]!r} is there twice in one object"
         elif isinstance(error, json.JSONDecodeError):
-            problem = f"{error.msg} at column {error.colno}"
+            line = f"line {error.lineno}, " if error.lineno > 1 else ""
+            problem = f"{error.msg} at {line}column {error.colno}"
         elif isinstance(error, UnicodeDecodeError):
             problem = "it is not UTF-8"
         else:

@@ -234,7 +234,10 @@ def _row(items: list[Expression]) -> Expression:
 
 
 def _plain(error: Exception) -> str:
-    return " ".join(str(error).split())
+    """What lark says in one line, and what it shows below of the grammar, indented."""
+    said, *shown = filter(str.strip, str(error).splitlines())
+    said = said.strip().removesuffix(" in the grammar:")
+    return "\n    ".join((said[:1].lower() + said[1:], *shown))
 
 
 @cache

@@ -100,12 +100,13 @@ def test_samples_repeat_no_key(invoke: Invoke) -> None:
         (["[^\\s\\S]"], "nothing can match"),
         ([], "no constraints are given"),
         (["a", "--ebnf", 'start: "a"'], "2 constraints are given"),
+        (["--ebnf", "root := x"], "at line 1 column 7\n    root := x\n          ^\n"),
         (["--ebnf", "nowhere"], "nowhere cannot be read: No such file"),
         (["a", "--whitespace", "pretty"], "--whitespace says how JSON is written"),
         (["--json-schema", "{}", "--whitespace", "odd"], "there is no whitespace 'odd'"),
         (["a", "--tokenizer", "nowhere"], "there is no model 'nowhere'"),
         (["a", "--tokenizer", "nowhere.json"], "cannot be read as a tokenizer"),
-        (["a", "--emit", "svg"], "'svg' is not one of"),
+        (["a", "--emit", "svg"], "'--emit': 'svg' is not one of"),
     ],
 )
 def test_what_is_wrong_is_said_once(args: list[str], message: str, invoke: Invoke) -> None:

@@ -154,6 +154,7 @@ def test_args_gives_many_and_arg_wins(invoke: Invoke, write: Write) -> None:
     ("args", "says"),
     [
         (["--args", "{"], "--args is not JSON"),
+        (["--args", "{\n3}"], "in double quotes at line 2, column 1"),
         (["--args", "[1]"], "--args is not a JSON object but a list"),
         (["--args", "3"], "--args is not a JSON object but a number"),
         (["--args", "@nowhere"], "nowhere cannot be read"),
@@ -185,6 +186,7 @@ def test_a_missing_argument_is_wrong_usage(invoke: Invoke, write: Write) -> None
 @pytest.mark.parametrize(
     ("line", "says"),
     [
+        (b'{"name": ', "line 3 of rows.jsonl is not JSON: Expecting value at column 9"),
         (b'{"name": }', "line 3 of rows.jsonl is not JSON: Expecting value at column 10"),
         (b'["a"]', "line 3 of rows.jsonl is not a JSON object but a list"),
         (b"null", "line 3 of rows.jsonl is not a JSON object but null"),

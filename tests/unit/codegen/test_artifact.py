@@ -48,7 +48,7 @@ def written(path: Path, **changes: Any) -> Path:
     return path
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(body=BODIES)
 def test_plans_survive_json(body: tuple[object, ...]) -> None:
     plan = program_of(body).compile(x="").plan
