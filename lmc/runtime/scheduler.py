@@ -12,8 +12,9 @@ Promises    nothing that the cache holds is computed again; results do not depen
             continue the one before.
 Costs       a step: O(running requests); admitting: a look-up for each of the first `_WINDOW`
             waiting requests whose answer may have changed.
-Not here    slots (`kv_memory`), texts and constraints (`work`), the order of those that wait
-            (`waiting`), the model (`Runner`), callbacks (`engine`).
+Not here    slots (`kv_memory`), how often a step is repeated (`repeating`), texts and constraints
+            (`work`), the order of those that wait (`waiting`), the model (`Runner`), callbacks
+            (`engine`).
 Source      chunked prefill beside decode: Agrawal et al., Sarathi-Serve, arXiv:2403.02310;
             longest cached prefix first: Zheng et al., SGLang, arXiv:2312.07104, section 3.
 
@@ -44,6 +45,7 @@ from lmc.errors import Cancelled, CapacityError, InternalError, LmcError, RunErr
 from lmc.runtime.device_memory import DeviceMemoryError, StepRoom
 from lmc.runtime.job import MOVES, Job, Stage
 from lmc.runtime.kv_memory import KVMemory
+from lmc.runtime.repeating import repeats_after, repeats_of
 from lmc.runtime.request import GenRequest, GenResult, IntArray, Outcome, Request, Segment, Step
 from lmc.runtime.score_work import ScoreWork
 from lmc.runtime.sequence import TokenSequence
@@ -61,10 +63,7 @@ A forward pass of so many costs hardly more a token than a longer one.
 _WINDOW = 64  # waiting requests among which the longest cached prefix is looked for
 _OTHERS_SHARE = 0.25  # of a step, for those that came after a long prompt
 _NO_SLOTS: IntArray = np.empty(0, np.int32)
-_REPEATS_BEYOND = 4  # repeats that are made although a request ends before
 _LEAD = 4  # repeats that are not done when the next step is given
-_LEFT_BEHIND = 8  # one of so many requests may take part in the first of several repeats only
-_ROWS_WORTH_A_PASS = 32  # requests from which on forced tokens are as well computed one by one
 _FIRST_ROOM = 64  # tokens that a sequence can grow by before its buffers are moved
 
 
@@ -503,27 +502,9 @@ class Scheduler:
         )
         if self._most_repeats == 1 or not decoding or more or self._room.short:
             return 1
-        rows, most, likely = len(decoding), self._most_repeats, 0
-        aheads: list[int] = []
-        ends: list[int] = []
-        for job, count in zip(decoding, counts, strict=True):
-            work = job.need_work()
-            if not isinstance(work, GenWork) or job.sequence.placed + count < job.sequence.total:
-                return 1
-            if work.jumps and rows < _ROWS_WORTH_A_PASS:
-                return 1
-            most = min(most, self._context - job.sequence.total + 1)
-            aheads.append(work.ahead())
-            ends.append(work.to_make())
-            likely = max(likely, work.likely())
-        if not all(aheads):
-            return 1
-        return max(1, min(
-            most,
-            sorted(aheads)[rows // _LEFT_BEHIND],
-            max(min(*ends, likely), _REPEATS_BEYOND),
-            1 + (self.memory.available - sum(counts)) // rows,
-        ))  # fmt: skip
+        return repeats_of(
+            decoding, counts, self._most_repeats, self._context, self.memory.available
+        )
 
     def _continuing(self, live: list[_Part], left: int) -> Step | None:
         """A step that goes on from the last of the `left` repeats that are not done yet.
@@ -535,18 +516,11 @@ class Scheduler:
         waits = self._waiting and len(self._running) < self._max_running
         if ends or waits or not live or self._room.short:
             return None
-        repeats, first_end = self._most_repeats, self._context
-        for part in live:
-            work, sequence = part.work, part.job.sequence
-            if not isinstance(work, GenWork) or work.constrained:
-                return None
-            if sequence.placed + 1 != sequence.total + left:
-                return None
-            repeats = min(repeats, work.ahead(), self._context - sequence.total - left + 1)
-            first_end = min(first_end, work.to_make() - left)
-        room = self.memory.available // len(live)
-        repeats = min(repeats, max(first_end, _REPEATS_BEYOND), room)
-        if first_end <= 0 or repeats <= 1:
+        repeats = repeats_after(
+            [part.job for part in live], left, self._most_repeats, self._context,
+            self.memory.available,
+        )  # fmt: skip
+        if not repeats:
             return None
         self._parts, self._segments, self._repeats = [], [], repeats
         slots = self.memory.take(repeats * len(live))

@@ -10,7 +10,7 @@ import pytest
 from lmc.constraints import automaton_of, matcher_of
 from lmc.constraints.tabulating import tabulate
 from lmc.params import GenParams
-from lmc.runtime import scheduler
+from lmc.runtime import repeating
 from lmc.runtime.cuda.runner import CudaRunner
 from lmc.runtime.engine import EngineCore
 from lmc.runtime.request import GenRequest, GenResult, Sampling, keys_of
@@ -31,7 +31,7 @@ class Counting(CudaRunner):
 
 
 def test_texts_are_those_of_masks(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "_ROWS_WORTH_A_PASS", 1)
+    monkeypatch.setattr(repeating, "_ROWS_WORTH_A_PASS", 1)
     vocabulary = small_vocabulary("llama3")
     config = replace(VARIANTS["llama"], layers=1, vocab_size=len(vocabulary))
     automaton = automaton_of("regex", RECORD)
