@@ -61,7 +61,8 @@ def bench_command(
         ),
     ] = None,
     deterministic: Annotated[
-        bool, typer.Option(help="With gpu: results that do not depend on the batch.")
+        bool,
+        typer.Option("--deterministic", help="With gpu: results that do not depend on the batch."),
     ] = False,
     tensor_parallel: options.TensorParallel = 1,
     traceback: options.Traceback = False,  # noqa: ARG001

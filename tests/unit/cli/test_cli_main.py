@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import lmc
+from lmc.cli import app
 
 from .conftest import ROOT, Invoke, start
 
-COMMANDS = ["compile", "run", "explain", "model", "bench", "doctor"]
+COMMANDS = [
+    "compile", "run", "explain", "check", "constraint", "model", "cache", "bench", "doctor",
+]  # fmt: skip
+DOCS = ROOT / "docs" / "cli.md"
 
 
 def test_help_names_every_command(invoke: Invoke) -> None:
@@ -24,6 +30,17 @@ def test_help_names_every_command(invoke: Invoke) -> None:
 def test_every_command_has_help(invoke: Invoke, name: str) -> None:
     assert "Usage" in invoke(name, "--help").stdout
     assert invoke(name, "-h").stdout == invoke(name, "--help").stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_stands_in_the_documentation(name: str) -> None:
+    every, *pages = re.split(r"^## ", DOCS.read_text("utf-8"), flags=re.MULTILINE)
+    (page,) = (page for page in pages if page.startswith(f"lmc {name}\n"))
+    command = get_command(app).commands[name]
+    for one in (command, *getattr(command, "commands", {}).values()):
+        for option in (spelling for param in one.params for spelling in param.opts):
+            known = re.escape(option) + r"\b" if option.startswith("-") else ""
+            assert re.search(known, page + pages[0] + every), f"{name} {option}"
 
 
 def test_version(invoke: Invoke) -> None:
