@@ -53,6 +53,7 @@ class Comparison:
         name: of the workload.
         rows: programs in a run.
         kv_share: KV tokens there are, of all tokens that the run ever holds; None for ample.
+        kv_tokens: how many that are; more than the share where the largest row needs them.
         compiled_wall, eager_wall, compiled_cpu, eager_cpu: seconds of a run, medians.
         wall_ratio, cpu_ratio: eager over compiled: medians of the ratios of runs next to each other.
         compiled_steps, eager_steps: of the model, in the last run.
@@ -64,6 +65,7 @@ class Comparison:
     name: str
     rows: int
     kv_share: float | None
+    kv_tokens: int | None
     compiled_wall: float
     eager_wall: float
     compiled_cpu: float
@@ -128,21 +130,38 @@ def run_programs(
         given["model"] = model
     found: list[Comparison] = []
     totals: dict[str, int] = {}
+    least: dict[str, int] = {}
     wanted = list(names or PROGRAMS)
     with Engine(**given) as engine:
         for name in wanted:
             say(name)
-            comparison, totals[name] = _compare(PROGRAMS[name], engine, None, repeats)
+            work = PROGRAMS[name]
+            comparison, totals[name] = _compare(work, engine, None, repeats)
             found.append(comparison)
+            if shares:
+                least[name] = _least_tokens(work, engine)
         circumstances = circumstances_of(
             getattr(engine._runner, "description", engine.model), None, repeats
         )
     for share in shares:
         for name in wanted:
-            say(f"{name}, KV cache of {share:.0%}")
-            with Engine(**given, kv_tokens=max(256, int(share * totals[name]))) as engine:
-                found.append(_compare(PROGRAMS[name], engine, share, repeats)[0])
+            tokens = max(256, int(share * totals[name]))
+            raised = f", raised to {least[name]} tokens, which the largest row needs"
+            say(f"{name}, KV cache of {share:.0%}" + raised * (tokens < least[name]))
+            with Engine(**given, kv_tokens=max(tokens, least[name])) as engine:
+                comparison, _ = _compare(PROGRAMS[name], engine, share, repeats)
+            found.append(dataclasses.replace(comparison, kv_tokens=max(tokens, least[name])))
     return ProgramsReport(tuple(found), circumstances)
+
+
+def _least_tokens(work: Measured, engine: Engine) -> int:
+    """How many KV tokens the rows need, run one by one: as many as the largest one."""
+    programs = [work.program] if work.eager is None else [work.program, work.eager]
+    return max(
+        program.predict([row], engine=engine).most.peak_kv_tokens
+        for program in programs
+        for row in work.rows
+    )
 
 
 def _compare(
@@ -168,6 +187,7 @@ def _compare(
         name=work.name,
         rows=len(work.rows),
         kv_share=share,
+        kv_tokens=None,
         compiled_wall=statistics.median(compiled.wall),
         eager_wall=statistics.median(eagerly.wall),
         compiled_cpu=statistics.median(compiled.cpu),
@@ -224,7 +244,9 @@ def programs_markdown(report: ProgramsReport) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for c in report.comparisons:
-        share = "ample" if c.kv_share is None else f"{c.kv_share:.0%}"
+        share = "ample"
+        if c.kv_share is not None:
+            share = f"{c.kv_share:.0%}, {c.kv_tokens} tokens"
         others = (c.interpreted_wall_ratio, c.interpreted_cpu_ratio)
         wall, cpu = ("" if ratio is None else f"{ratio:.2f}" for ratio in others)
         steps = (c.compiled_steps, c.eager_steps, c.interpreted_steps)

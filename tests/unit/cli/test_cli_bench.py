@@ -67,13 +67,15 @@ def test_ratios_say_how_many_times_better_lmc_is() -> None:
 
 def test_programs_are_measured_compiled_beside_eager(invoke: Invoke, tmp_path: Path) -> None:
     table, figures = tmp_path / "t.md", tmp_path / "t.json"
-    args = ["few_shot", "json", "--model", "fake", "--repeats", "1", "--kv-share", "0.5"]
+    args = ["few_shot", "json", "--model", "fake", "--repeats", "1", "--kv-share", "0.1"]
     out = invoke("bench", "programs", *args, "--write", str(table), "--json", str(figures))
     assert out.stdout == table.read_text()
     found = json.loads(figures.read_text())["programs"]
     assert [(c["name"], c["kv_share"]) for c in found] == [
-        ("few_shot", None), ("json", None), ("few_shot", 0.5), ("json", 0.5)
+        ("few_shot", None), ("json", None), ("few_shot", 0.1), ("json", 0.1)
     ]  # fmt: skip
+    assert found[2]["kv_tokens"] > 1000  # a tenth is less than its largest row needs
+    assert f"KV cache of 10%, raised to {found[2]['kv_tokens']} tokens" in out.stderr
     assert found[0]["compiled_computed"] == found[0]["eager_computed"]
     assert found[1]["compiled_computed"] < found[1]["eager_computed"]  # one call, not six
     unknown = invoke("bench", "programs", "nothing", "--model", "fake", code=2)
