@@ -12,6 +12,7 @@ at the moment it is met. So there is one meaning for both.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -84,9 +85,9 @@ class Instr:
 
     def reads(self) -> Iterator[int]:
         """The registers that it reads; they are set by instructions before it."""
-        for f in dataclasses.fields(self):
-            if not f.name.startswith("into"):
-                yield from operand_registers(getattr(self, f.name))
+        kind: Any = type(self)
+        for name in _field_names(kind)[0]:
+            yield from operand_registers(getattr(self, name))
 
     def waits(self) -> Iterator[int]:
         """The registers that must be set before this can run."""
@@ -94,9 +95,17 @@ class Instr:
 
     def writes(self) -> Iterator[int]:
         """The registers that this sets."""
-        for f in dataclasses.fields(self):
-            if f.name.startswith("into"):
-                yield from operand_registers(getattr(self, f.name))
+        kind: Any = type(self)
+        for name in _field_names(kind)[1]:
+            yield from operand_registers(getattr(self, name))
+
+
+@functools.cache  # asked at every instruction of every row
+def _field_names(kind: type[Instr]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields of a kind of instruction that it reads, and those that it sets."""
+    names = [f.name for f in dataclasses.fields(kind)]
+    into = tuple(name for name in names if name.startswith("into"))
+    return tuple(name for name in names if name not in into), into
 
 
 def unchained(instrs: Iterable[Instr]) -> Iterator[Instr]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from lmc.runtime.limits import Limits
-from lmc.runtime.request import MaskArray, Outcome, Sampling, Segment, Step
+from lmc.runtime.request import IntArray, MaskArray, Outcome, Sampling, Segment, Step
 
 __all__ = ["DryRunner"]
 
-_WORD = re.compile(rb" [a-z]{2,}")
+_SPACE = ord(" ")
+_MOST_MASKS = 4096  # that are known at a time, of a bit a token
+
+
+def _is_word(raw: bytes) -> bool:
+    """Whether a token is a space and two small letters or more."""
+    return raw[0] == _SPACE and len(raw) > 2 and raw[1:].isalpha() and raw.islower()
 
 
 class DryRunner:
@@ -41,9 +46,10 @@ class DryRunner:
         self.follows_states = False
         self._longest = longest
         self._ends = sorted(eos_ids)
-        words = [n for n, raw in enumerate(token_bytes) if raw and _WORD.fullmatch(raw)]
+        words = [n for n, raw in enumerate(token_bytes) if raw and _is_word(raw)]
         self._words = words or [n for n in range(limits.vocab_size) if n not in eos_ids]
-        self._sizes = np.array([len(raw or b"") for raw in token_bytes], np.int64)
+        self._best: dict[tuple[bytes, tuple[int, ...]], IntArray] = {}
+        self._sizes = np.fromiter((len(raw or b"") for raw in token_bytes), np.int64)
 
     def run(self, step: Step) -> Outcome:
         """Answer a step."""
@@ -87,11 +93,23 @@ class DryRunner:
 
     def _allowed(self, mask: MaskArray, banned: tuple[int, ...], place: int) -> int:
         """A token that a mask allows."""
-        allowed = np.setdiff1d(np.flatnonzero(mask), np.array(banned, np.int64))
-        ends = np.intersect1d(allowed, self._ends)
-        texts = np.setdiff1d(allowed, ends)
-        if len(ends) and (not self._longest or not len(texts)):
-            return int(ends[0])
-        sizes = self._sizes[texts]
-        best = texts[sizes == (sizes.min() if self._longest else sizes.max())]
+        key = np.packbits(mask).tobytes(), banned
+        best = self._best.get(key)
+        if best is None:
+            if len(self._best) >= _MOST_MASKS:
+                self._best.clear()
+            best = self._best[key] = self._best_of(mask, banned)
         return int(best[place % len(best)])
+
+    def _best_of(self, mask: MaskArray, banned: tuple[int, ...]) -> IntArray:
+        """The tokens that a mask allows and that keep a text as long, or as short, as they can."""
+        left = mask.astype(bool)
+        left[list(banned)] = False
+        ends = [end for end in self._ends if left[end]]
+        left[ends] = False
+        texts = np.flatnonzero(left)
+        if ends and (not self._longest or not len(texts)):
+            return np.array(ends[:1])
+        sizes = self._sizes[texts]
+        best: IntArray = texts[sizes == (sizes.min() if self._longest else sizes.max())]
+        return best

@@ -56,6 +56,10 @@ class _Size(NamedTuple):
     characters: int
 
 
+_Use = tuple[p.Instr, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""An instruction, and the registers that it waits for, reads and sets."""
+
+
 class FirstPrompts:
     """Finds the prompts of rows of one plan."""
 
@@ -63,7 +67,7 @@ class FirstPrompts:
         self._plan = plan
         self._tokenizer = tokenizer
         self._template = template
-        self._blocks: dict[int, tuple[tuple[p.Instr, tuple[int, ...]], ...]] = {}
+        self._blocks: dict[int, tuple[_Use, ...]] = {}
 
     def of(self, texts: Sequence[str], most: int | None = None) -> list[KeyArray]:
         """The prompts of the first model calls of a row, in program order.
@@ -102,8 +106,8 @@ class FirstPrompts:
         block: p.Block | None = self._plan.body
         while block is not None:
             instrs, block = self._read(block), None
-            for instr, reads in instrs:
-                if any(index not in known for index in reads):
+            for instr, waits, _, _ in instrs:
+                if not all(index in known for index in waits):
                     continue
                 try:
                     if isinstance(instr, _CALLS):
@@ -130,7 +134,7 @@ class FirstPrompts:
             made: of registers with texts of the model, or made of these: their tokens, by guess.
         """
         calls = tokens = characters = 0
-        for instr, _ in self._read(block):
+        for instr, _, reads, writes in self._read(block):
             match instr:
                 case p.Extend():
                     tokens += sum(_made_in(part, made) for part in instr.parts)
@@ -140,7 +144,7 @@ class FirstPrompts:
                 case p.Gen() | p.Match() | p.Select() | p.Score():
                     more = _expected(instr)
                     calls, tokens = calls + 1, tokens + more
-                    made.update((index, more) for index in instr.writes())
+                    made.update(dict.fromkeys(writes, more))
                 case p.If():
                     ways: tuple[p.Block, ...] = (instr.then, instr.orelse)
                     if isinstance(instr.condition, p.Const) or instr.condition.index in known:
@@ -149,16 +153,19 @@ class FirstPrompts:
                     calls, tokens = calls + found.calls, tokens + found.tokens
                     characters += found.characters
                 case _:
-                    more = sum(made.get(index, 0) for index in instr.reads())
-                    made.update((index, more) for index in instr.writes() if more)
+                    if made and (more := sum([made.get(index, 0) for index in reads])):
+                        made.update(dict.fromkeys(writes, more))
         return _Size(calls, tokens, characters)
 
-    def _read(self, block: p.Block) -> tuple[tuple[p.Instr, tuple[int, ...]], ...]:
-        """The instructions of a block, each with the registers that it waits for."""
+    def _read(self, block: p.Block) -> tuple[_Use, ...]:
+        """The instructions of a block, each with the registers that it uses."""
         known = self._blocks.get(id(block))
         if known is None:
             instrs = p.unchained(block.instrs)
-            known = tuple((instr, tuple(instr.waits())) for instr in instrs)
+            known = tuple(
+                (instr, tuple(instr.waits()), tuple(instr.reads()), tuple(instr.writes()))
+                for instr in instrs
+            )
             self._blocks[id(block)] = known
         return known
 

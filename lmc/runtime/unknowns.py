@@ -44,6 +44,7 @@ class Unknowns:
         self.longest = longest
         self.sampled = False
         self._reasons: dict[str, None] = {}
+        self._weights: dict[int, tuple[p.Block, tuple[int, int, int]]] = {}
         self._unknown: dict[int, set[int]] = {}  # by row: its registers
         self._plans: dict[int, p.Plan] = {}
         self._matters: set[int] = set()  # ids of instructions: what they give leads to a call
@@ -154,6 +155,12 @@ class Unknowns:
 
     def _weight(self, block: p.Block) -> tuple[int, int, int]:
         """Model calls, tokens they may make, and characters of constant text, for a block."""
+        known = self._weights.get(id(block))
+        if known is None or known[0] is not block:
+            known = self._weights[id(block)] = block, self._weigh(block)
+        return known[1]
+
+    def _weigh(self, block: p.Block) -> tuple[int, int, int]:
         calls = tokens = characters = 0
         for instr in p.unchained(block.instrs):
             match instr:
