@@ -527,6 +527,8 @@ class Executor:
             row.handles.clear()
             row.tools.cancel()
             row.wake_readers()
+            if row.stream is not None and result.error is None:
+                row.stream.end()
             try:
                 row.done(result)
             except BaseException:  # a fault of who asked for the row, and of nobody else

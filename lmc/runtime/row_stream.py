@@ -289,6 +289,16 @@ class RowStream:
             part.done = True
             self._advance(part.channel)
 
+    def end(self) -> None:
+        """The row is over: say what waits for model calls that nobody waited for.
+
+        Their texts were set anew before they were complete; of these no more is said.
+        """
+        for channel, parts in self._channels.items():
+            if channel != PROMPT:
+                self._channels[channel] = deque(part for part in parts if part.done)
+                self._advance(channel)
+
     def _say(self, part: _Part, text: str) -> None:
         if text and not part.done:
             part.said += len(text)

@@ -522,3 +522,21 @@ def test_a_typed_variable_that_is_not_complete_is_told_as_far_as_it_goes(
         list(stream.text("each"))
     with pytest.raises(RunError, match="is no complete bool"):
         stream.result()["won"]
+
+
+@pytest.mark.parametrize("eager", MODES)
+def test_a_variable_set_anew_is_told_although_its_first_text_was_not_waited_for(
+    fake: lmc.Engine, eager: bool
+) -> None:
+    @lmc.jit
+    def again(s: State, x: str) -> None:
+        mark = s.mark()
+        s += x
+        s += lmc.gen("a", max_tokens=200, ignore_eos=True)
+        s.reset(mark)
+        s += lmc.gen("a", max_tokens=2)
+
+    stream = again.stream(x="it", eager=eager, options=lmc.Options(level=0))
+    value = stream.result()["a"]
+    assert value
+    assert "".join(stream.text("a")).endswith(value)
