@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from lmc.constraints.automaton import Automaton
 from lmc.constraints.known import automaton_for
 from lmc.errors import LmcError, Location, RunError, told
+from lmc.frontend.advice import advice
 from lmc.frontend.dsl import State
 from lmc.frontend.fusing import fusion_of_run
 from lmc.frontend.location import here, of_traceback
@@ -133,7 +134,8 @@ def run_eagerly(
     except LmcError as error:
         recorder.fail(state, error.at(of_traceback(error.__traceback__)))
     except BaseException as error:  # SystemExit and the like end the row, not the process
-        wrapped = RunError(told(error), of_traceback(error.__traceback__))
+        where = of_traceback(error.__traceback__)
+        wrapped = RunError(told(error), where, hint=advice(error))
         wrapped.__cause__ = error
         recorder.fail(state, wrapped)
 

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from lmc.constraints.known import automaton_for
 from lmc.errors import LmcError, Location, TraceError, told
+from lmc.frontend.advice import advice
 from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import joins
@@ -178,7 +179,7 @@ class _Tracer:
             return
         hopeless = isinstance(error, (NameError, ImportError, SyntaxError))
         if everywhere and (hopeless or not self._symbolic_seen) and isinstance(error, Exception):
-            raise TraceError(told(error), where) from error
+            raise TraceError(told(error), where, hint=advice(error)) from error
         self._stop(told(error), where)
 
     def _return(self, state: State, value: object) -> None:

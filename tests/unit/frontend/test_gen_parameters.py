@@ -11,7 +11,7 @@ import pytest
 
 import lmc
 from lmc.codegen.artifact import Artifact, write_artifact
-from lmc.errors import ConstraintError, UsageError
+from lmc.errors import ConstraintError, RunError, TraceError, UsageError
 from lmc.frontend.dsl import State
 
 Both = Callable[..., lmc.Result]
@@ -463,3 +463,22 @@ def test_a_text_that_could_only_end_but_may_not_goes_on_to_the_limit(fake: lmc.E
             assert "abababababababababab".startswith(out["v"])
             meta: Any = out.meta("v")
             assert (meta.finish_reason, len(meta.token_ids)) == ("length", limit)
+
+
+@pytest.mark.parametrize("spelling", ["max_token", "tempo", "shape"])
+def test_a_misspelt_parameter_is_told_from_those_there_are(
+    engine: lmc.Engine, spelling: str
+) -> None:
+    def wrong(s: State) -> None:
+        s += lmc.gen("a", **{spelling: 3})
+
+    with pytest.raises(TraceError) as traced:
+        lmc.jit(wrong).run(engine=engine)
+    met = lmc.jit(wrong).run(engine=engine, eager=True).error
+    assert isinstance(met, RunError)
+    for error in (traced.value, met):
+        assert f"unexpected keyword argument '{spelling}'" in str(error)
+        assert error.where is not None
+        assert error.where.line == wrong.__code__.co_firstlineno + 1
+        near = re.search(r"did you mean '?max_tokens", str(error), re.IGNORECASE)
+        assert bool(near) is (spelling == "max_token")
