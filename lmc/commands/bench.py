@@ -12,7 +12,6 @@ import typer
 from lmc.commands import options
 from lmc.commands.output import say, writing
 from lmc.errors import UsageError
-from lmc.runtime.load import DEFAULT_MODEL
 
 __all__ = ["KEEP", "bench_command"]
 
@@ -48,7 +47,7 @@ def bench_command(
     dtype: Annotated[str, typer.Option(help="Number format of both.")] = "auto",
     model: Annotated[
         str, typer.Option(help="With gpu or programs: a known name, a folder or a .gguf file.")
-    ] = DEFAULT_MODEL,
+    ] = options.DEFAULT_MODEL,
     weights: Annotated[
         str | None, typer.Option(help='With gpu: "random" needs no weights but only a config.')
     ] = None,
