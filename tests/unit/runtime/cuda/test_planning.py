@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from lmc.runtime.cuda.planning import LANE_BITS, Division, Shape, divide
 
-Trees = list[list[int]]
-
 
 @st.composite
 def steps(draw: st.DrawFn) -> tuple[list[np.ndarray], list[int]]:
