@@ -13,6 +13,7 @@ from lmc.bench.cpu import Figure, Report
 from lmc.bench.shapes import SHAPES, Shape, Words, single_words
 from lmc.engine import Engine
 from lmc.errors import UsageError
+from lmc.runtime.long_lived import spared_collections
 
 __all__ = ["GPU_FIGURES", "gpu_markdown", "run_gpu"]
 
@@ -59,10 +60,11 @@ def run_gpu(
         )
     figures = []
     start = time.perf_counter()
-    with Engine(
+    made = Engine(
         model, device=device, dtype=dtype, weights=weights, deterministic=deterministic,
         max_batch_tokens=max_batch_tokens, tensor_parallel=tensor_parallel,
-    ) as engine:  # fmt: skip
+    )  # fmt: skip
+    with made as engine, spared_collections():
         say(f"the engine is ready after {time.perf_counter() - start:.1f} s")
         words = single_words(engine.executor.target.tokenizer)
         for name in names or GPU_FIGURES:

@@ -62,6 +62,7 @@ class How:
     def engine(self, name: str) -> Iterator[Engine]:
         """The engine; when the block ends, however it does, its counters are written."""
         from lmc.engine import Engine
+        from lmc.runtime.long_lived import spared_collections
 
         started = time.perf_counter()
         _fetch(self.model)
@@ -77,7 +78,8 @@ class How:
             self.seconds["load"] = loaded - started
             recorder = self._recorder(engine)
             try:
-                yield engine
+                with spared_collections():
+                    yield engine
             finally:
                 spent = self.seconds.get("predict", 0.0)
                 self.seconds["run"] = time.perf_counter() - loaded - spent

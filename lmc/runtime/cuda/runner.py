@@ -64,7 +64,11 @@ TABLE_STATES, TABLES = 16384, 64  # of constraints
 MOST_REPEATS = 16  # of a step: what the CPU does in between is done once for so many tokens
 TABLE = 1 << 22  # slots of a step that graphs have room for
 PINNED = range(9, 19)  # powers of two: bytes of copies to the host that are made room for
-BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+SMALL_PINNED = 13  # up to this, for those of all repeats of the steps under way
+BUCKETS = (
+    1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024,
+)  # fmt: skip
+"""Rows of graphs. To launch a step one by one takes the CPU as long as 1,000 rows take."""
 SPARE_MEMORY = 3 << 30  # bytes left to torch, the library's work space and the graphs
 SHARE = 0.92  # of the memory that is free after weights, for the KV pool at most
 
@@ -222,7 +226,8 @@ class CudaRunner:
         """
         held = [
             torch.empty(1 << power, dtype=torch.uint8, pin_memory=True)
-            for power in PINNED for _ in range(6)
+            for power in PINNED
+            for _ in range(3 * MOST_REPEATS if power <= SMALL_PINNED else 6)
         ]  # fmt: skip
         del held  # torch keeps it for what comes
         if not self.deterministic:
