@@ -189,11 +189,12 @@ class Automaton:
         """The same automaton, if anything matches; `what` names it in the error.
 
         Raises:
-            ConstraintError: nothing can match.
+            ConstraintError: nothing can match, or it takes too long to find out what does.
         """
         if self.is_empty():
             raise ConstraintError(
                 f"nothing can match {what}",
                 hint="look for an empty class, or for conditions that exclude each other",
             )
+        self.machine.least_bytes(self._start() * self.machine.nodes)  # known from now on
         return self

@@ -42,6 +42,8 @@ _MOST_AT_ONCE = 6_000  # terms that are made with a machine; more are made when 
 _WIDE_UNION = 24  # arms; what follows such unions is made with a machine too
 _MOST_ARMS = 250  # of them
 _MOST_SEARCHED = 200_000  # states looked at to find out whether anything can match
+_MOST_WORK = 2_000_000  # ways out of states in a search, each times the parts of its state
+_SMALLER = "use fewer patterns or look-arounds at once, or smaller counts beside them"
 
 
 class Machine:
@@ -235,9 +237,10 @@ class Machine:
         return found
 
     def _search_life(self, start: Term) -> bool:
-        # Shortest first: a term that ends soon is tried before one that only begins.
+        # What seems next to its end first: a term that only begins is tried after it.
         came_from: dict[Term, Term | None] = {start: None}
-        heap: list[tuple[int, int, Term]] = [(start.least, 0, start)]
+        heap: list[tuple[int, int, Term]] = [(_hope(start), 0, start)]
+        work = 0
         while heap:
             _, _, term = heapq.heappop(heap)
             known = True if term.plain else self._live.get(term)
@@ -249,14 +252,15 @@ class Machine:
                     self._live[at] = True
                     at = came_from[at]
                 return True
-            for _, after in self._derivatives.moves(term):
+            moves = self._derivatives.moves(term)
+            work += len(moves) * len(term.args)
+            for _, after in moves:
                 if after not in came_from:
                     came_from[after] = term
-                    heapq.heappush(heap, (after.least, len(came_from), after))
-            if len(came_from) > _MOST_SEARCHED:
+                    heapq.heappush(heap, (_hope(after), len(came_from), after))
+            if len(came_from) > _MOST_SEARCHED or work > _MOST_WORK:
                 raise BudgetError(
-                    "it takes too long to find out whether this can match anything",
-                    hint="use fewer look-arounds, or smaller counts beside them",
+                    "it takes too long to find out whether this can match anything", hint=_SMALLER
                 )
         self._live.update(dict.fromkeys(came_from, False))
         return False
@@ -350,28 +354,45 @@ class Machine:
         return best
 
     def _least_of(self, state: int) -> int:
-        term = self._terms[state]
-        if term.plain:
-            return term.least
-        if state not in self._least:
+        known = self._known_least(state)
+        if known is None:
             with self._lock:
-                self._least[state] = self._search_least(state)
-        return self._least[state]
+                known = self._search_least(state)
+        return known
 
-    def _search_least(self, state: int) -> int:
-        best = {state: 0}
-        heap = [(0, state)]
+    def _known_least(self, state: int) -> int | None:
+        term = self._terms[state]
+        return term.least if term.plain else self._least.get(state)
+
+    def _search_least(self, start: int) -> int:
+        """Dijkstra's way to the next end. What it learns of the states on that way is kept."""
+        best = {start: 0}
+        came_from: dict[int, int] = {}
+        heap = [(0, False, start)]  # with the rest of the way, where that is known
+        work = 0
         while heap:
-            length, at = heapq.heappop(heap)
+            length, whole, at = heapq.heappop(heap)
+            if whole or self._accepting[at]:
+                state: int | None = at
+                while state is not None:
+                    self._least[state] = length - best[state]
+                    state = came_from.get(state)
+                return length
             if length > best[at]:
                 continue
-            if self._accepting[at]:
-                return length
-            for mask, target in self.targets(at):
+            targets = list(self.targets(at))
+            work += len(targets) * len(self._terms[at].args)
+            if work > _MOST_WORK:
+                raise BudgetError(
+                    "it takes too long to find the shortest text that matches", hint=_SMALLER
+                )
+            for mask, target in targets:
                 total = length + self.alphabet.least_bytes(mask)
                 if total < best.get(target, total + 1):
                     best[target] = total
-                    heapq.heappush(heap, (total, target))
+                    came_from[target] = at
+                    rest = self._known_least(target)
+                    heapq.heappush(heap, (total + (rest or 0), rest is not None, target))
         raise AssertionError("a state that exists can be completed")
 
     def room(self, state: int, classes: int, limit: int) -> tuple[int, int, int, int] | None:
@@ -427,3 +448,11 @@ class Machine:
                 return place
             wide = self._number(self._widening.widened(term, limit))
         return wide * self.nodes + node
+
+
+def _hope(term: Term) -> int:
+    """About how many bytes are missing: each part of a conjunction may want its own."""
+    if term.kind == Kind.CAT:
+        first, rest = term.args
+        return _hope(first) + int(rest.least)
+    return sum(part.least for part in term.args) if term.kind == Kind.AND else term.least

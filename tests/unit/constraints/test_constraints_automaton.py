@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from lmc.constraints import Automaton, algebra, automaton_of
+from lmc.constraints import Automaton, algebra, automaton_of, machine
 from lmc.constraints.compressed import compressed
 from lmc.constraints.description import fixed_in
 from lmc.constraints.dfa import made
@@ -335,3 +335,32 @@ def test_an_automaton_that_nobody_holds_goes_without_a_collection() -> None:
 def test_what_is_nested_too_deeply_is_an_error_of_the_constraint(kind: str, source: str) -> None:
     with pytest.raises(ConstraintError, match="nested too deeply"):
         automaton_of(kind, source)
+
+
+def test_a_conjunction_of_many_is_found_to_match_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part that comes nearer to its end counts; all subsets of the parts are not tried."""
+    looks = "".join(f"(?=.*{letter})" for letter in "abcdefghij") + ".*"
+    whole = automaton_of("regex", looks)
+    assert whole.matches("jihgfedcba")
+    assert not whole.matches("jihgfedcb")
+    monkeypatch.setattr(machine, "_MOST_WORK", 1_500)
+    assert machine.Machine(whole.expression).start is not None
+    with pytest.raises(ConstraintError, match="takes too long to find the shortest text"):
+        automaton_of("regex", looks + "x?")
+
+
+def test_the_shortest_end_is_known_all_along_the_way() -> None:
+    whole = automaton_of("regex", "(?=.*a)(?=.*bb)(?=.*c)[abcx]{0,9}").machine
+    place = whole.start
+    assert place is not None
+    met = {place: 0}
+    layer = [place]
+    while layer:  # every place, by single bytes
+        layer = [n for p in layer for b in b"abcx" if (n := whole.step(p, b)) >= 0 and n not in met]
+        met.update(dict.fromkeys(layer, 0))
+    for at in met:
+        ends, depth = {at}, 0
+        while not any(map(whole.accepts, ends)):
+            ends = {n for p in ends for b in b"abcx" if (n := whole.step(p, b)) >= 0}
+            depth += 1
+        assert whole.least_bytes(at) == depth
