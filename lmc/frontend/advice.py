@@ -6,6 +6,8 @@ import difflib
 import inspect
 import re
 
+from lmc.errors import told
+
 __all__ = ["advice"]
 
 
@@ -14,8 +16,9 @@ def advice(error: BaseException) -> str | None:
     from lmc.frontend import primitives
 
     # from Python 3.13 on the message itself may go on with what is meant
-    found = re.search(r"^(\w+)\(\) got an unexpected keyword argument '(\w+)'$", str(error))
-    if not isinstance(error, TypeError) or found is None or found[1] not in primitives.__all__:
+    said = told(error)  # some exceptions cannot say anything
+    found = re.search(r"^TypeError: (\w+)\(\) got an unexpected keyword argument '(\w+)'$", said)
+    if found is None or found[1] not in primitives.__all__:
         return None
     known = inspect.signature(getattr(primitives, found[1])).parameters
     near = difflib.get_close_matches(found[2], known, n=1)
