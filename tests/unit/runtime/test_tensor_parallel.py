@@ -339,7 +339,7 @@ def test_a_process_ends_when_the_first_one_is_gone(folder: Path, tmp_path: Path)
 def test_refusals(folder: Path) -> None:
     for size in (0, -1, True, 1.5):
         with pytest.raises(UsageError, match="tensor_parallel is"):
-            engine(folder, size)  # type: ignore[arg-type]
+            lmc.Engine(str(folder), device="cpu", tensor_parallel=size)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="cannot be divided among 3 processes"):
         engine(folder, 3)
     with pytest.raises(UsageError, match="the fake model cannot be divided"):
