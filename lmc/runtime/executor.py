@@ -51,7 +51,7 @@ _log = logging.getLogger("lmc.executor")
 
 GLANCE = 0.0003  # seconds between looks whether a device is done, while nothing else comes
 PATIENCE = 0.0005  # the same while there is something else
-TURN = 0.02  # seconds that a thread which makes rows waits for the first of them to start, at most
+TURN = 0.02  # seconds that a thread which makes rows waits for some of them to start, at most
 MOST_SPARE = 4096  # calls for when a device computes; the oldest are dropped
 MAX_STARTED = 512  # rows in flight beyond which none is started of those that are planned
 MAX_RESUMED = 64  # threads that run the rest of a program eagerly, at most

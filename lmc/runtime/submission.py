@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["Submission"]
 
 FIRST_PART, LARGEST_PART = 8, 128
-"""Rows that are handed over early at once: few of the first, as a device waits for these."""
+"""Rows that are handed over early at once: few of the first, as a device waits for these.
+
+After each part the thread that makes them lets the loop thread start them: two threads that both
+have Python to run take turns of 5 ms, and a device would wait meanwhile.
+"""
 
 
 class Submission:
@@ -72,8 +76,7 @@ class Submission:
                 return
             self._executor.awaited.add(self)
             self._hand_over(lambda _: placed)
-            if self._part == FIRST_PART:
-                self._executor.give_way()
+            self._executor.give_way()
             self._part = min(2 * self._part, LARGEST_PART)
 
     def _hand_over(self, place: Callable[[list[RowSpec]], list[tuple[RowSpec, Place]]]) -> None:

@@ -103,6 +103,27 @@ def test_rows_start_before_the_last_is_made_where_a_device_computes_meanwhile(
     assert all(ends.results[i].variables["v"] == texts[i % 2]["v"] for i in range(COUNT))
 
 
+def test_the_loop_has_its_turn_after_each_part(
+    device: lmc.Engine, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    turns: list[int] = []
+    give_way = Executor.give_way
+
+    def given(executor: Executor) -> None:
+        turns.append(len(made))
+        give_way(executor)
+
+    monkeypatch.setattr(Executor, "give_way", given)
+    with submission(device) as submitted:
+        for number, spec in enumerate(specs(ends)):
+            made.append(number)
+            submitted.add(spec)
+    assert turns == [FIRST_PART, 3 * FIRST_PART]  # the rest is handed over at the end
+    wait_for_all(device, ends)
+    assert ends.all_once()
+
+
 @pytest.mark.parametrize("kv_tokens", [8000, 500])
 def test_all_are_waited_for_where_they_do_not_fit(
     kv_tokens: int, ends: Ends, monkeypatch: pytest.MonkeyPatch
