@@ -248,17 +248,19 @@ class CudaRunner:
         nothing = np.zeros(self.vocab_size, np.int16)
         one = np.zeros((1, 1), np.int32)
         state = TokenState(TokenClasses(nothing, one, one[0] - 1, one[0], {}), 0)
-        each = min(self._max_rows, self.context_length, 512)
-        for rows, sample in ((1, drawn), (1, Sampling()), (self._max_rows, Sampling())):
+        most, each = self._max_rows, min(self._max_rows, self.context_length, 512)
+        few = [count for count in (1, 40) if count < each]  # too few for some attention backends
+        left = most - sum(few)
+        sizes = [*few, *[each] * (left // each), *[left % each] * (left % each > 0)]
+        for counts, sample in (([1], drawn), ([1], Sampling()), (sizes, Sampling())):
             segments = []
-            for _ in range(max(1, rows // each)):
-                count = min(rows, each)
+            for count in counts:
                 slots = np.full(count, self.kv_tokens, np.int32)
                 tokens = np.zeros(count, np.int32)
-                targets = ((0,),) * count if rows == 1 else ()
+                targets = ((0,),) * count if len(counts) == 1 else ()
                 segments.append(Segment(tokens, 0, slots, sample=sample, targets=targets))
             yield Step(tuple(segments))
-            if rows == 1:
+            if len(counts) == 1:
                 slots = np.full(2, self.kv_tokens, np.int32)
                 moves = Segment(tokens, 0, slots, sample=sample, state=state)
                 yield Step((moves,), repeats=2)

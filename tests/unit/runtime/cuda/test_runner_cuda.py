@@ -12,6 +12,8 @@ import torch
 from lmc.constraints.token_classes import NEVER, TokenClasses, TokenState
 from lmc.errors import InternalError, UsageError
 from lmc.runtime.cuda import unit_attention
+from lmc.runtime.cuda.flashinfer_attention import LEAST_ROWS, long_run
+from lmc.runtime.cuda.flight import Tables
 from lmc.runtime.cuda.runner import CudaRunner
 from lmc.runtime.model_runner import ModelRunner
 from lmc.runtime.request import Outcome, Sampling, Segment, Step
@@ -324,6 +326,26 @@ def test_graphs_give_what_launches_give(variant: str) -> None:
         ]
         runs.append(np.concatenate([scores(o) for o in outcomes]))
     np.testing.assert_allclose(runs[0], runs[1], atol=0.1)
+
+
+def test_all_kernels_are_used_before_the_first_step(device: str) -> None:
+    """Also those for rows that another attention backend leaves to the one that can do all."""
+    gpu = make("llama", device)
+    steps = list(gpu._steps_of_all_kinds())
+    for step in steps:  # they write to a slot that steps may not name
+        with torch.inference_mode():
+            outcomes = [pending.outcome() for pending in gpu._launch_or_free(step)]
+        assert len(outcomes) == step.repeats
+        gpu._staging.reset()
+    most = max(steps, key=lambda step: sum(len(s.tokens) for s in step.segments))
+    tables = Tables.of(most)
+    assert tables.sizes.sum() == 256
+    others = long_run(tables.sizes, LEAST_ROWS)
+    assert others is not None
+    for without in (None, others):
+        division = gpu._units._divide(tables, small=False, without=without)
+        assert len(division.narrow)
+        assert len(division.wide)
 
 
 @pytest.mark.gpu
