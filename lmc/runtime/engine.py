@@ -272,7 +272,9 @@ class EngineCore:
                 flight = self._launch(step)
                 if flight is not None:
                     flights.append((step, flight))
-            self._looked_ahead, self._enough = step is None, self._half
+            self._looked_ahead = step is None
+            if step is not None:  # in vain for few is in vain until something changes
+                self._enough = self._half
             if self.overlaps:
                 return
         if flights:
@@ -290,7 +292,7 @@ class EngineCore:
             scheduler.audit()
 
     def _launch_next(self, step: Step) -> None:
-        """Start a step that continues the one whose outcome is taken."""
+        """Start a step while the outcome of the one before is taken; see `Scheduler.finish`."""
         flight = self._launch(step)
         if flight is not None:
             self._flights.append((step, flight))

@@ -518,6 +518,8 @@ class Executor:
         if row.place is not None:
             row.place.leave()
         self._rows.discard(row)
+        if not self._rows:
+            self._spare.clear()  # of rows that are over: nothing may keep these
         if self.observer is not None:
             self.observer.row_ends(row, result)
         try:

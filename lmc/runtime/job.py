@@ -41,7 +41,8 @@ class Job:
         stage: where it stands.
         cached_tokens: of its prompt, how many were found in the cache.
         submitted, started, first_token: when, by the monotonic clock; None if not yet.
-        in_flight: whether it takes part in a step that is under way.
+        in_flight: whether it takes part in a step that is under way, or has all that its request
+            wants and has not been gone on with.
         outcome: the result, or the error, once the stage is DONE or ABORTED.
     """
 

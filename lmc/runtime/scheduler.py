@@ -288,7 +288,8 @@ class Scheduler:
 
         Args:
             launch: is given a step that continues this one, if there is one, before the last
-                repeats of this are waited for.
+                repeats of this are waited for; or one of those that have been gone on with, if it
+                is worthwhile, before the others are.
         """
         if not self._flights:
             raise InternalError("a step was finished that was not under way")
@@ -745,6 +746,7 @@ class Scheduler:
                     continue
                 found += job.unplaced()
                 if found >= WORTHWHILE and self._finished:
+                    found = 0  # if memory is short, it is not tried anew for each
                     step = self.next()
                     if step is not None:
                         launch(step)

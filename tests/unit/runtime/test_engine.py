@@ -953,6 +953,30 @@ def test_an_interrupt_of_a_step_leaves_nobody_behind() -> None:
     assert len(bench.results["second"].tokens) == 3
 
 
+def test_where_memory_is_short_a_step_is_not_tried_after_everyone_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lmc.runtime.scheduler.WORTHWHILE", 10)
+    bench, two = talks(Device)
+    for name in ("third", "fourth", "fifth"):
+        request = gen(prompt(len(name), 5), max_tokens=1)
+        request.follow = functools.partial(two.follow, name, request)
+        bench.ask(name, request)
+    scheduler = bench.core._scheduler
+    make, tried = scheduler.next, []
+
+    def no_room() -> Step | None:
+        if not scheduler._finished:
+            return make()
+        tried.append(len(two.events))
+        return None
+
+    monkeypatch.setattr(scheduler, "next", no_room)
+    bench.run()
+    assert len(two.events) == 5
+    assert tried == [2, 4], "each has 6 tokens or so to be computed"
+
+
 def test_nobody_waits_for_repeats() -> None:
     bench = Bench()
     runner = Device(400)
@@ -1030,6 +1054,25 @@ def test_few_prompts_do_not_wait_if_nothing_else_is_to_be_done(
     runner.done = True
     bench.run()
     assert [len(step.segments) for step in runner.seen[:2]] == [1, 2]
+
+
+def test_few_prompts_without_memory_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the KV cache has no room beside the step under way, the loop must not try and try."""
+    monkeypatch.setattr("lmc.runtime.engine.FEW", 5)
+    bench, runner = busy(24)
+    core = bench.core
+    bench.ask("one", gen(prompt(0, 16), max_tokens=3))
+    core.step()
+    bench.ask("two", gen(prompt(1, 7), max_tokens=3))
+    core.settle_for_few()
+    assert not core.computing
+    core.step()
+    assert len(core._flights) == 1, "there is no room for it"
+    core.settle_for_few()
+    assert core.computing, "nothing has changed since"
+    runner.done = True
+    bench.run()
+    assert len(bench.results["two"].tokens) == 3
 
 
 def test_branches_of_a_row_are_counted_once() -> None:

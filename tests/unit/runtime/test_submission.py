@@ -103,6 +103,21 @@ def test_rows_start_before_the_last_is_made_where_a_device_computes_meanwhile(
     assert all(ends.results[i].variables["v"] == texts[i % 2]["v"] for i in range(COUNT))
 
 
+@lmc.jit
+def talk_on(s: State, topic: str) -> None:
+    s += f"A talk about {topic}. "
+    s += lmc.gen("v", max_tokens=6)
+    s += " Then more of it. "
+    s += lmc.gen("w", max_tokens=6)
+
+
+def test_what_was_to_be_done_in_spare_time_ends_with_the_last_row(device: lmc.Engine) -> None:
+    """No step is under way for long here, so there is no spare time at all."""
+    results = talk_on.run_batch([{"topic": "trains"}, {"topic": "bread"}], engine=device)
+    assert all(result.error is None for result in results)
+    assert not device.executor._spare, "it would keep the rows, and who waited for them"
+
+
 def test_the_loop_has_its_turn_after_each_part(
     device: lmc.Engine, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
