@@ -237,9 +237,11 @@ class DeviceModel:
         layer, few = self._layers[0], min(rows, len(logits))
         for count in (*range(1, few), *range(few, rows, 16), rows):
             self._product(self._hidden[:count], layer.qkv, self._qkv[:count], layer.qkv_bias)
-            self._product(self._attended[:count], layer.output, self._residual[:count], add=True)
+            self._product(
+                self._attended[:count], layer.output, self._residual[:count], add=self._adds
+            )
             self._product(self._hidden[:count], layer.gate_up, self._gate_up[:count])
-            self._product(self._inner[:count], layer.down, self._residual[:count], add=True)
+            self._product(self._inner[:count], layer.down, self._residual[:count], add=self._adds)
         for count in range(1, len(logits) + 1):
             self.logits(self._rows[:count], logits)
 
@@ -262,12 +264,16 @@ class DeviceModel:
             low += len(self._head)
         return out
 
+    @property
+    def _adds(self) -> bool:
+        """Whether products here are added to the residual stream: in one part of the model."""
+        return self._ranks is None or self._ranks.shard.rank == 0
+
     def _add_product(self, x: Tensor, weight: Tensor, residual: Tensor) -> None:
         """`residual += x weight^T`; of all parts of the model, which all have the sum then."""
-        ranks = self._ranks
-        self._product(x, weight, residual, add=ranks is None or ranks.shard.rank == 0)
-        if ranks is not None:
-            ranks.add_up(residual)
+        self._product(x, weight, residual, add=self._adds)
+        if self._ranks is not None:
+            self._ranks.add_up(residual)
 
     def _product_of_one(
         self, x: Tensor, weight: Tensor, out: Tensor, *, norm: Tensor | None = None,
@@ -278,7 +284,7 @@ class DeviceModel:
         Args:
             norm: of `x` before; without it, the product is added to the residual stream, `out`.
         """
-        ranks, columns, inner = self._ranks, out.shape[1], weight.shape[1]
+        columns, inner = out.shape[1], weight.shape[1]
         gated = len(weight) == 2 * columns
         # columns and positions of a block, and warps: what was fastest with an 8B model's matrices
         blocks = (8, 512, 2) if gated else (2, 2048, 8) if norm is not None else (4, 2048, 8)
@@ -288,10 +294,10 @@ class DeviceModel:
             x, weight, out, x if norm is None else norm, x if bias is None else bias,
             self.config.rms_eps, COLUMNS=columns, INNER=inner, BLOCK_N=blocks[0],
             BLOCK_K=blocks[1], NORM=norm is not None, BIAS=bias is not None, GATED=gated,
-            ADD=norm is None and (ranks is None or ranks.shard.rank == 0), num_warps=blocks[2],
+            ADD=norm is None and self._adds, num_warps=blocks[2],
         )  # fmt: skip
-        if norm is None and ranks is not None:
-            ranks.add_up(out)
+        if norm is None and self._ranks is not None:
+            self._ranks.add_up(out)
 
     def _norm_rows(self, rows: int, tokens: Tensor, weight: Tensor, *, embed: bool = False) -> None:
         columns = self.config.hidden_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ def steps() -> list[Step]:
     told = [
         Step((one.piece(9, every=EVERY), two.piece(3))),
         Step((two.piece(1), one.piece(1, every=EVERY))),
+        Step((one.piece(1, every=EVERY),)),  # a single row has kernels of its own
     ]
     last, then = [], []
     for sequence in (one, two):
@@ -50,6 +52,36 @@ def outcomes(runner: CudaRunner, told: list[Step]) -> list[Outcome]:
         outcome = runner.run(step)
         given += [outcome, *outcome.later]
     return given
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_products_that_are_tried_before_are_those_that_the_part_computes(
+    rank: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first part adds to the residual stream; the others write over their own."""
+    config = replace(SMALL["llama"], layers=1)
+    runner = CudaRunner(
+        config, random_weights(config), kv_tokens=POOL, device=device, dtype="float32",
+        max_batch_tokens=16, graphs=False,
+    )  # fmt: skip
+    model = runner._model
+    group = SimpleNamespace(shard=SimpleNamespace(rank=rank), add_up=lambda x: x)
+    monkeypatch.setattr(model, "_ranks", group)
+    used: set[tuple[int, bool]] = set()
+
+    def noted(x: Any, weight: Any, out: Any, bias: Any = None, *, add: bool = False) -> None:
+        used.add((weight.data_ptr(), add))
+
+    monkeypatch.setattr(model, "_product", noted)
+    monkeypatch.setattr(model, "logits", lambda rows, out: out)
+    model.try_sizes(16, runner._logits)
+    tried = set(used)
+    used.clear()
+    layer = model._layers[0]
+    for weight in (layer.output, layer.down):
+        model._add_product(model._hidden, weight, model._residual)
+    assert used <= tried
+    assert {add for _, add in used} == {rank == 0}
 
 
 @pytest.mark.parametrize(("variant", "deterministic"), [("llama", False), ("qwen2", True)])
@@ -85,7 +117,7 @@ def test_parts_give_what_the_whole_gives(
         return []
 
     got = together(2, work)[0]
-    assert len(got) == len(expected) == 7
+    assert len(got) == len(expected) == 8
     for mine, theirs in zip(got, expected, strict=True):
         assert mine.tokens == theirs.tokens
         np.testing.assert_allclose(mine.logprobs, theirs.logprobs, atol=1e-3)
