@@ -12,12 +12,17 @@ __all__ = ["catches", "catches_at"]
 
 _CAUGHT = opmap["PUSH_EXC_INFO"]
 _LEAVES_WITH = opmap["WITH_EXCEPT_START"]
+_HANDS_ON = opmap["SEND"]
 
 
 @functools.lru_cache(maxsize=4096)
 def catches(code: CodeType) -> bool:
-    """Whether there is a `try` or a `with` in it, as far as one can see."""
-    return any(_kind(code, target) for _, _, target, _ in handlers_of(code))
+    """Whether there is a `try` or a `with` in it, or in what it hands exceptions on to.
+
+    The latter is not looked at: a generator with `yield from` catches what the other one does.
+    """
+    tries = any(_kind(code, target) for _, _, target, _ in handlers_of(code))
+    return tries or _HANDS_ON in code.co_code[::2]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -72,7 +72,7 @@ def rewritten(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-_Key = tuple[types.CodeType, int]
+_Key = tuple[types.CodeType, int, frozenset[str]]
 _MAX_CODES = 2048  # that are kept
 
 _codes: dict[_Key, types.CodeType | None] = {}  # what was made of the source of each
@@ -80,8 +80,18 @@ _patches: dict[_Key, types.CodeType | None] = {}  # what was made of its bytecod
 _patches_made: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 
 
+def _key(code: types.CodeType, space: dict[str, Any]) -> _Key:
+    return code, id(space), _meant_otherwise(space)
+
+
+def _meant_otherwise(space: dict[str, Any]) -> frozenset[str]:
+    """The rewritten builtins whose names are those of something else in a module, by now."""
+    real = vars(builtins)
+    return frozenset(name for name in _BUILTINS if space.get(name, real[name]) is not real[name])
+
+
 def _rewritten_code(function: types.FunctionType) -> types.CodeType | None:
-    key = (function.__code__, id(function.__globals__))
+    key = _key(function.__code__, function.__globals__)
     if key not in _codes:
         if len(_codes) > _MAX_CODES:
             _codes.clear()
@@ -91,7 +101,7 @@ def _rewritten_code(function: types.FunctionType) -> types.CodeType | None:
 
 
 def _patched_code(function: types.FunctionType) -> types.CodeType | None:
-    key = (function.__code__, id(function.__globals__))
+    key = _key(function.__code__, function.__globals__)
     if key not in _patches:
         if len(_patches) > _MAX_CODES:
             _patches.clear()
@@ -131,7 +141,7 @@ def is_copy(code: types.CodeType) -> bool:
 def refused(code: types.CodeType, space: dict[str, Any]) -> bool:
     """Whether a copy of a `def` was wanted, and could not be made of its source."""
     named = code.co_name != "<lambda>"
-    return named and (_codes.get((code, id(space)), code) is None or code in _patches_made)
+    return named and (_codes.get(_key(code, space), code) is None or code in _patches_made)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -198,8 +208,7 @@ def _definition(module: ast.Module, code: types.CodeType) -> ast.FunctionDef | N
 
 def _shadowed(definition: ast.FunctionDef, space: dict[str, Any]) -> set[str]:
     """The rewritten builtins whose names mean something else in the module or the function."""
-    real = vars(builtins)
-    bound = {name for name in _BUILTINS if space.get(name, real[name]) is not real[name]}
+    bound = set(_meant_otherwise(space))
     for node in ast.walk(definition):
         if isinstance(node, ast.arg):
             bound.add(node.arg)

@@ -18,12 +18,24 @@ from lmc.frontend.location import is_library
 from lmc.frontend.symbolic import Text, TextList, Unknown, is_symbolic
 from lmc.frontend.symbolic_numbers import Bool, Float, Int
 
-__all__ = ["CALLS", "guards"]
+__all__ = ["CALLS", "Guards", "guards"]
 
 _OWN = __file__.rpartition("frontend")[0]
 
-guards: contextvars.ContextVar[int] = contextvars.ContextVar("guards", default=0)
-"""How many blocks the traced code is inside of that might catch an exception."""
+
+class Guards:
+    """How many blocks the code of one run is inside of that might catch an exception.
+
+    A block counts itself off where it counted itself on: a generator that was left inside of one
+    may be closed at any time, when another program is traced.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+guards: contextvars.ContextVar[Guards | None] = contextvars.ContextVar("guards", default=None)
+"""Those of the run that is traced."""
 
 
 def _called(function: Any) -> Any:
@@ -140,11 +152,12 @@ def _matched(value: Any) -> Any:
 @contextlib.contextmanager
 def _guarded() -> Iterator[None]:
     """Inside, a failed model call would be caught by the program."""
-    guards.set(guards.get() + 1)  # no token: blocks of generators end in any order
+    run = guards.get() or Guards()
+    run.count += 1
     try:
         yield
     finally:
-        guards.set(guards.get() - 1)
+        run.count -= 1
 
 
 class _Guarding:
@@ -152,15 +165,24 @@ class _Guarding:
 
     def __init__(self, manager: Any) -> None:
         self._manager = manager
+        self._run = guards.get() or Guards()
 
     def __enter__(self) -> Any:
-        entered = self._manager.__enter__()
-        guards.set(guards.get() + 1)
+        entered = _special(self._manager, "__enter__")()
+        self._run.count += 1
         return entered
 
     def __exit__(self, *raised: Any) -> Any:
-        guards.set(guards.get() - 1)
-        return self._manager.__exit__(*raised)
+        self._run.count -= 1
+        return _special(self._manager, "__exit__")(*raised)
+
+
+def _special(value: Any, name: str) -> Any:
+    """A method as the interpreter finds it: of the class, whatever the object itself holds."""
+    kind = type(value)
+    found = next(vars(cls)[name] for cls in kind.__mro__ if name in vars(cls))
+    get = getattr(type(found), "__get__", None)
+    return found if get is None else get(found, value, kind)
 
 
 _HARMLESS = (
@@ -178,14 +200,15 @@ def _entered(manager: Any) -> Any:
     kind = type(manager)
     if kind in _HARMLESS or kind.__module__.partition(".")[0] == "lmc":
         return manager
-    generator = getattr(manager, "gen", None) if kind is _FROM_GENERATOR else None
-    if generator is not None and not catches(generator.gi_code):
+    generator = manager.gen if kind is _FROM_GENERATOR else None
+    if type(generator) is types.GeneratorType and not catches(generator.gi_code):
         return manager
-    if not (hasattr(kind, "__enter__") and hasattr(kind, "__exit__")):
+    if not all(any(name in vars(cls) for cls in kind.__mro__) for name in _METHODS):
         return manager  # which Python says
     return _Guarding(manager)
 
 
+_METHODS = ("__enter__", "__exit__")
 _FROM_GENERATOR = contextlib._GeneratorContextManager
 
 

@@ -14,7 +14,7 @@ from lmc.frontend.handlers import catches_at
 from lmc.frontend.location import is_library, is_own, of_code, of_frame
 from lmc.frontend.rewrite import NO_SOURCE, is_copy, is_patched, refused, unreadable
 from lmc.frontend.symbolic import Source, Text, TextList, is_symbolic, tracing
-from lmc.frontend.syntax import guards
+from lmc.frontend.syntax import Guards, guards
 
 __all__ = ["handled", "watching"]
 
@@ -72,7 +72,7 @@ def watching(
         return local
 
     before = sys.gettrace()
-    token, no_guards = tracing.set(source), guards.set(0)
+    token, no_guards = tracing.set(source), guards.set(Guards())
     sys.settrace(enter)
     try:
         yield
@@ -84,7 +84,8 @@ def watching(
 
 def handled(end: CodeType) -> bool:
     """Whether an exception might be caught between here and the innermost frame of `end`."""
-    if guards.get() > 0:
+    run = guards.get()
+    if run is not None and run.count > 0:
         return True
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (code := frame.f_code) is not end:

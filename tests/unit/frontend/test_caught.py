@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,6 +41,18 @@ def forgiving() -> Iterator[None]:
         yield
     except Exception:
         return
+
+
+def catches_what_it_is_given() -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        return
+
+
+@contextlib.contextmanager
+def forgiving_by_another() -> Iterator[None]:
+    yield from catches_what_it_is_given()
 
 
 @contextlib.contextmanager
@@ -80,6 +93,22 @@ def through_a_stack(s: State, x: str) -> Any:
 @catching
 def by_a_generator(s: State, x: str) -> Any:
     with forgiving(), s.user():
+        s += picky(x)
+    return s.text()
+
+
+@catching
+def by_a_generator_of_a_generator(s: State, x: str) -> Any:
+    with forgiving_by_another():
+        s += picky(x)
+    return s.text()
+
+
+@catching
+def by_a_class_whose_objects_hold_others(s: State, x: str) -> Any:
+    one = Forgiving()
+    vars(one).update(__enter__=None, __exit__=None)  # the interpreter asks the class
+    with one:
         s += picky(x)
     return s.text()
 
@@ -188,6 +217,38 @@ def test_blocks_that_catch_nothing_do_not_end_the_graph(fake: lmc.Engine, body: 
     assert "flow.resume" not in str(program.compile(x="abc").program)
     for x in ("abc", "dea"):
         assert outcome(program, x) == outcome(program, x, eager=True)
+
+
+def test_generators_left_behind_by_another_program_do_not_count(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def leaves(s: State, x: str) -> None:
+        def waiting() -> Iterator[str]:
+            try:
+                yield x
+            except ValueError:
+                yield "never"
+
+        kept: list[Any] = [waiting()]
+        kept.append(kept)  # collected at any time
+        s += next(kept[0])
+
+    @lmc.jit
+    def later(s: State, x: str) -> Any:
+        s += x + lmc.select("k", ["a", "b"])
+        if s["k"] == "a":
+            return None
+        gc.collect()
+        try:
+            return picky(x)
+        except Exception:
+            return "none"
+
+    gc.disable()
+    try:
+        leaves.compile(x="e")
+        assert "which may catch" in str(later.compile(x="e").program)
+    finally:
+        gc.enable()
 
 
 BLOCKS = {

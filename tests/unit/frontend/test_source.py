@@ -237,3 +237,21 @@ def test_a_builtin_may_call_what_asks_for_none_of_a_text(fake: lmc.Engine) -> No
 
     assert not reasons(p)
     assert same(p).text.startswith("yesyes")
+
+
+@pytest.mark.parametrize("name", ["<nowhere>", "<stdin>-8"])
+@pytest.mark.parametrize("builtin", ["len", "str"])
+def test_a_name_may_mean_something_else_later(
+    fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch, name: str, builtin: str
+) -> None:
+    text = "\n@lmc.jit\ndef p(s, x):\n    s += f'{len(x)} ' + str(x)\n"
+    if name != "<nowhere>":
+        lines = text.splitlines(keepends=True)
+        monkeypatch.setitem(linecache.cache, name, (len(text), None, lines, name))
+    program = defined(text, name)
+    space: dict[str, Any] = program.function.__globals__
+    assert same(program).text == "2 it"
+    monkeypatch.setitem(space, builtin, lambda _: "other")
+    assert same(program).text == {"len": "other it", "str": "2 other"}[builtin]
+    monkeypatch.delitem(space, builtin)
+    assert same(program).text == "2 it"
