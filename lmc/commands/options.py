@@ -167,6 +167,7 @@ def check_apart(written: Sequence[Named], read: Sequence[Named]) -> None:
     Raises:
         UsageError: two of them are one file; devices and pipes do not count.
     """
+    read = [named for named in read if str(named[0]) != "-"]  # standard input
     for place, (path, option) in enumerate(written):
         for other, its_option in (*written[:place], *read):
             if path is not None and other is not None and _same_file(path, other):

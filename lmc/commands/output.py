@@ -108,7 +108,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any value
     A program may return anything, also what holds itself, or what fails when it is shown.
     """
     try:
-        json.dumps(value, default=repr)
+        json.dumps(value, default=repr, allow_nan=False)
     except Exception:
         return shown_value(value)
     return value

@@ -385,8 +385,10 @@ class EngineMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "core"):
             return
-        self.come_to_an_end()
-        self.patches.undo()
+        try:
+            self.come_to_an_end()
+        finally:
+            self.patches.undo()
 
     def come_to_an_end(self) -> None:
         work = sum(len(a.request.keys) + 30 for a in self.asked) + 60 * self.links

@@ -301,6 +301,13 @@ def test_a_device_may_be_written_twice(invoke: Invoke, program: str) -> None:
     invoke("run", program, "--arg", "word=tea", "--model", "fake", *where)
 
 
+def test_a_file_named_like_standard_input_is_none(
+    invoke: Invoke, program: str, tmp_path: Path
+) -> None:
+    invoke("run", program, "--batch", "-", "--model", "fake", "-o", "-", stdin='{"word": "tea"}')
+    assert len(lines_of((tmp_path / "-").read_text())) == 1
+
+
 # ----------------------------------------------------------------------------------- stats
 
 STATS_KEYS = {
@@ -486,19 +493,19 @@ STRANGE = """
             deep = [deep]
         return {
             "plain": 1, "keys": {(1, 2): 3}, "mute": Mute(), "knot": knot, "deep": deep,
-            "digits": 10**5000,
+            "digits": 10**5000, "infinite": float("-inf"),
         }[str(s["a"] and what)]
 """
 
 
 def test_values_that_json_does_not_know(invoke: Invoke, write: Write) -> None:
     write("p.py", STRANGE)
-    names = ["plain", "keys", "mute", "knot", "deep", "digits"]
+    names = ["plain", "keys", "mute", "knot", "deep", "digits", "infinite"]
     write("rows.jsonl", "".join(json.dumps({"what": name}) + "\n" for name in names))
     written = lines_of(invoke("run", "p.py", "--batch", "rows.jsonl", "--model", "fake").stdout)
     values = [row["value"] for row in written]
-    assert values == [1, "{(1, 2): 3}", "<Mute>", "[[...]]", "<list>", "<int>"]
-    assert [row["error"] for row in written] == [None] * 6
+    assert values == [1, "{(1, 2): 3}", "<Mute>", "[[...]]", "<list>", "<int>", "-inf"]
+    assert [row["error"] for row in written] == [None] * 7
     for name, value in zip(names, values, strict=True):
         shown = invoke("run", "p.py", "--model", "fake", "--arg", f"what={name}").stdout
         wanted = "returned:\n  (1, 2): 3\n" if name == "keys" else f"returned: {value}\n"
