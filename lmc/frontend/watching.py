@@ -89,6 +89,8 @@ def handled(end: CodeType) -> bool:
         return True
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (code := frame.f_code) is not end:
+        if code.co_name == "__del__":  # what it raises is told to nobody
+            return True
         if code.co_exceptiontable and not is_own(code.co_filename) and not is_copy(code):
             blocks = not is_patched(code)  # else `guards` counts those that matter
             if catches_at(code, frame.f_lasti, blocks):

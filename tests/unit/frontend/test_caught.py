@@ -251,6 +251,22 @@ def test_generators_left_behind_by_another_program_do_not_count(fake: lmc.Engine
         gc.enable()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_is_deleted_may_fail(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        class Last:
+            def __del__(self) -> None:
+                s.extend(picky(x))
+
+        Last()
+        s += "after"
+
+    for x in ("abc", "dea"):
+        assert outcome(p, x) == outcome(p, x, eager=True)
+    assert "which may catch" in str(p.compile(x="abc").program)
+
+
 BLOCKS = {
     "try": ("try:\n        v = picky(x)\n    except Exception:\n        v = 'none'", True),
     "with": ("v = 'none'\n    with suppress(Exception):\n        v = picky(x)", True),
