@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmc.errors import Location, UsageError
+from lmc.frontend.variables import copied
 
 __all__ = ["Arguments", "Path", "bind", "flatten", "unflatten"]
 
 Path = tuple[str | int, ...]
+_KEYS = (str, int)  # of a path; their subclasses would come back as these
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def _flatten(arguments: Mapping[str, object]) -> Arguments:
             return [walk(item, (*path, i)) for i, item in enumerate(value)]
         if type(value) is tuple:
             return {"tuple": [walk(item, (*path, i)) for i, item in enumerate(value)]}
-        if type(value) is dict and all(isinstance(k, (str, int)) for k in value):
+        if type(value) is dict and all(type(k) in _KEYS for k in value):
             return {"dict": [[k, walk(item, (*path, k))] for k, item in value.items()]}
         opaque.append(value)
         return {"opaque": f"{type(value).__name__} {len(opaque) - 1}"}
@@ -91,7 +93,7 @@ def unflatten(arguments: Arguments, leaf: Callable[[int], Any]) -> dict[str, Any
             if "tuple" in node:
                 return tuple(build(item) for item in node["tuple"])
             if "opaque" in node:
-                return arguments.opaque[int(node["opaque"].rpartition(" ")[2])]
+                return copied(arguments.opaque[int(node["opaque"].rpartition(" ")[2])])
             return {key: build(item) for key, item in node["dict"]}
         return node
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import enum
 import functools
 import operator
 from collections.abc import Callable, Generator, Iterator
@@ -415,6 +416,28 @@ def test_a_program_may_change_its_arguments(fake: lmc.Engine) -> None:
     assert told == [outcome(out) for out in changes.run_batch(rows, eager=True)]
     assert (xs, table) == (["a"], {"list": [1]})
     assert told[2][2] == [["a", "3"], {"list": [1, 2]}]
+
+
+class Kind(str, enum.Enum):
+    A = "a"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@pytest.mark.parametrize("key", [Kind.A, Level.LOW, (1, 2), True, 2.5, None])
+def test_keys_of_an_argument_are_what_they_were(fake: lmc.Engine, key: object) -> None:
+    @lmc.jit
+    def p(s: State, table: dict[Any, list[str]], x: str) -> Any:
+        (found,) = table
+        table[found].append(x)
+        s += f"{found!r} {type(found).__name__} {len(table[found])}"
+        s += lmc.gen("a", max_tokens=1)
+
+    table = {key: ["one"]}
+    assert f"{key!r} {type(key).__name__} 2" in same(p, table=table, x="two")[1]
+    assert table == {key: ["one"]}
 
 
 def test_threads_that_compile_one_program_at_a_time(fake: lmc.Engine) -> None:
