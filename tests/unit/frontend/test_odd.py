@@ -418,7 +418,7 @@ def test_a_program_may_change_its_arguments(fake: lmc.Engine) -> None:
     assert told[2][2] == [["a", "3"], {"list": [1, 2]}]
 
 
-class Kind(str, enum.Enum):
+class Kind(str, enum.Enum):  # noqa: UP042 - its text is not its value
     A = "a"
 
 
