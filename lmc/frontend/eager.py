@@ -21,7 +21,7 @@ from lmc.frontend.dsl import State
 from lmc.frontend.fusing import fusion_of_run
 from lmc.frontend.location import here, of_traceback
 from lmc.frontend.tools import Tool, recording
-from lmc.frontend.variables import Given, Life, Made, copied
+from lmc.frontend.variables import Given, Life, Made, copied, plain
 from lmc.frontend.variables import Row as TextRow
 from lmc.params import GenParams
 from lmc.plan import (
@@ -235,7 +235,7 @@ class _EagerRecorder:
                 into_text=whole,
                 into_texts=made,
                 state=state,
-                texts=tuple(Const(str(text)) for text in texts),
+                texts=tuple(Const(plain(text)) for text in texts),
                 names=tuple(name for name, _ in gens),
                 gens=tuple(params for _, params in gens),
                 constraints=tuple(c for c in constraints if c is not None),
@@ -269,7 +269,7 @@ class _EagerRecorder:
                 into_text=text,
                 state=state,
                 name=name,
-                choices=tuple(Const(str(choice)) for choice in choices),
+                choices=tuple(Const(plain(choice)) for choice in choices),
                 method=method,
                 draw=draw,
                 temperature=temperature,
@@ -292,7 +292,7 @@ class _EagerRecorder:
                 into_value=value,
                 state=state,
                 name=name,
-                text=Const(str(text)),
+                text=Const(plain(text)),
                 top_logprobs=top_logprobs,
                 priority=draw,
                 at=at,

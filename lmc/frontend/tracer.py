@@ -35,7 +35,7 @@ from lmc.frontend.rewrite import rewritten, unread
 from lmc.frontend.symbolic import NeedsValue, Text, TextList, Unknown, is_symbolic
 from lmc.frontend.symbolic_numbers import Bool, Float, Int
 from lmc.frontend.tools import Tool, held_by, recording
-from lmc.frontend.variables import Given, Life, Made, Row
+from lmc.frontend.variables import Given, Life, Made, Row, plain
 from lmc.frontend.watching import handled, watching
 from lmc.frontend.ways import Cut, PathOver, Way
 from lmc.ir.core import Const, Node, Op, Operand, Program, Value
@@ -361,7 +361,7 @@ class _Tracer:
         if value is None or type(value) in (bool, int, float):
             return Const(value)  # type: ignore[arg-type] # one of these
         if isinstance(value, str):
-            return Const(str(value))
+            return Const(plain(value))
         self.need(f"a {type(value).__name__} together with a text that is not known yet")
 
     def _symbolic(self, value: Value) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from lmc.errors import Location, UsageError
 
 __all__ = [
-    "Entry", "Given", "Life", "Made", "Row", "check_known", "copied", "entries_since",
+    "Entry", "Given", "Life", "Made", "Row", "check_known", "copied", "entries_since", "plain",
     "texts_since",
 ]  # fmt: skip
 
@@ -149,6 +149,17 @@ class Life:
             found += life.calls
             todo += more(life)
         return found
+
+
+def plain(text: str) -> str:
+    """A text of an own class of texts, by its characters; `str()` may give others.
+
+    >>> class Kind(str, __import__("enum").Enum):
+    ...     A = "a"
+    >>> plain(Kind.A), str(Kind.A), "" + Kind.A
+    ('a', 'Kind.A', 'a')
+    """
+    return str.__str__(text)
 
 
 def copied(value: Any) -> Any:

@@ -46,6 +46,17 @@ class Style:
     sep: str = "-"
 
 
+class Kind(str, enum.Enum):  # noqa: UP042 - its text is not its value
+    A = "a"
+
+
+class Words(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"<{self.upper()}>"
+
+
 class Pair(NamedTuple):
     first: str
     second: str
@@ -418,8 +429,13 @@ def test_a_program_may_change_its_arguments(fake: lmc.Engine) -> None:
     assert told[2][2] == [["a", "3"], {"list": [1, 2]}]
 
 
-class Kind(str, enum.Enum):  # noqa: UP042 - its text is not its value
-    A = "a"
+@case
+def texts_of_a_class(s: State, x: str) -> Any:
+    s += Kind.A
+    s += x + Kind.A + Words("w") + "-".join([Kind.A, x]) + f"{Kind.A}{x}{Words('f')}"
+    s += lmc.select("k", [Kind.A, Words("b")])
+    s += lmc.gen("g", choices=[Kind.A, "b"], max_tokens=3)
+    return [x == Kind.A, Kind.A in x, x.replace("d", Kind.A), s["k"] == Kind.A, s["k"], s["g"]]
 
 
 class Level(enum.IntEnum):
