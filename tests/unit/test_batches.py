@@ -275,10 +275,11 @@ def test_functions_do_not_begin_after_their_deadline(fake: lmc.Engine) -> None:
         s += x
 
     rows = [{"x": str(i)} for i in range(EAGER_THREADS + 40)]
-    outs = waits.iter_batch(rows, eager=True, deadline=0.2)
+    deadline = 1.0  # the last rows are taken later than the first, but not so much
+    outs = waits.iter_batch(rows, eager=True, deadline=deadline)
     first = next(outs)
     assert isinstance(first.error, Cancelled)
-    time.sleep(0.2)
+    time.sleep(deadline)
     gate.set()
     assert all(isinstance(out.error, Cancelled) for out in outs)
     assert len(begun) <= EAGER_THREADS
