@@ -200,7 +200,7 @@ def test_it_gives_what_the_definition_gives(name: str, case: str) -> None:
 @pytest.mark.parametrize("name", DEVICE_ATTENTION)
 def test_with_other_heads_and_a_window(name: str, heads: str) -> None:
     if GPU and name == "flashinfer" and heads == "alone":
-        pytest.skip("a window is another module, which takes minutes to compile")
+        pytest.skip("for a window FlashInfer has a module of its own: minutes of compiling")
     config = model(heads, window=None if GPU and name == "flashinfer" else 33)
     attention = backend(name, config)
     for case in ("decodes and prompts after one prefix", "long and short in turns"):

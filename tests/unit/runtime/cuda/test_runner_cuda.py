@@ -43,6 +43,16 @@ def scores(outcome: Outcome, segment: int = 0) -> np.ndarray:
     return np.array(outcome.scores[segment])
 
 
+def agree(cpu: ModelRunner, gpu: CudaRunner, steps: list[Step]) -> None:
+    """Both give the same for every step, one after another."""
+    for step in steps:
+        expected, got = cpu.run(step), gpu.run(step)
+        assert got.tokens == expected.tokens
+        np.testing.assert_allclose(got.logprobs, expected.logprobs, atol=1e-3)
+        for mine, theirs in zip(got.scores, expected.scores, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-3)
+
+
 @pytest.mark.parametrize("variant", SMALL)
 def test_the_numbers_are_those_of_the_cpu(variant: str, device: str) -> None:
     config = SMALL[variant]
@@ -60,12 +70,7 @@ def test_the_numbers_are_those_of_the_cpu(variant: str, device: str) -> None:
         Step((two.piece(1),)),
         Step((one.piece(1, every=EVERY),)),
     ]
-    for step in steps:
-        expected, got = cpu.run(step), gpu.run(step)
-        assert got.tokens == expected.tokens
-        np.testing.assert_allclose(got.logprobs, expected.logprobs, atol=1e-3)
-        for mine, theirs in zip(got.scores, expected.scores, strict=True):
-            np.testing.assert_allclose(mine, theirs, atol=1e-3)
+    agree(cpu, gpu, steps)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -84,12 +89,7 @@ def test_rows_without_logits_are_left_out_of_the_last_layer_s_end(
         Step((one.piece(9), two.piece(10))),
         Step((one.piece(2, every=EVERY), two.piece(2, every=EVERY))),
     ]
-    for step in steps:
-        expected, got = cpu.run(step), gpu.run(step)
-        assert got.tokens == expected.tokens
-        np.testing.assert_allclose(got.logprobs, expected.logprobs, atol=1e-3)
-        for mine, theirs in zip(got.scores, expected.scores, strict=True):
-            np.testing.assert_allclose(mine, theirs, atol=1e-3)
+    agree(cpu, gpu, steps)
 
 
 def replace_start(sequence: Sequence, done: int) -> Sequence:
