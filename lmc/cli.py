@@ -32,6 +32,7 @@ from lmc.commands.model import model_commands
 from lmc.commands.output import STDOUT, say
 from lmc.commands.run import run_command
 from lmc.errors import InternalError, LmcError, RunError, told
+from lmc.runtime.long_lived import rare_collections
 
 __all__ = ["app", "main"]
 
@@ -190,6 +191,7 @@ def _root(
 
 def main() -> None:
     """Run `lmc` with the arguments of the process, and exit."""
+    rare_collections()
     try:
         app()
     except SystemExit as end:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lmc.commands.output import plain
 from lmc.commands.source import faults_of_program, load_source, source_path
 from lmc.errors import LmcError, ModelError, RunError, UsageError
+from lmc.runtime.long_lived import spared_collections
 
 if TYPE_CHECKING:
     from lmc.api import Loaded, Program
@@ -62,7 +63,6 @@ class How:
     def engine(self, name: str) -> Iterator[Engine]:
         """The engine; when the block ends, however it does, its counters are written."""
         from lmc.engine import Engine
-        from lmc.runtime.long_lived import spared_collections
 
         started = time.perf_counter()
         _fetch(self.model)

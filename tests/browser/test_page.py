@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from typer.testing import CliRunner
 
-from lmc.cli import app
 from lmc.commands.counting import CHARACTERS
 from lmc.commands.page import page_of
 from lmc.commands.source import load_program
+from tests.commands import call
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -180,7 +179,7 @@ def test_the_page_of_a_run(opened: Open, tmp_path: Path, monkeypatch: pytest.Mon
     rows, out = tmp_path / "rows.jsonl", tmp_path / "run.html"
     rows.write_text('{"document": "Adana is a city."}\n{"document": "Bergen, too."}\n', "utf-8")
     run = ["run", "examples/json_extract.py:card", "--model", "fake", "--batch", str(rows)]
-    done = CliRunner().invoke(app, [*run, "-o", str(tmp_path / "out"), "--report", str(out)])
+    done = call(*run, "-o", str(tmp_path / "out"), "--report", str(out))
     assert done.exit_code == 0, done.stderr
     page = opened(PHONE, path=out)
     for part in ("#batch .tree li", "#time .bar.gen", "#run table", "#constraints svg.automaton"):

@@ -15,10 +15,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from typer.testing import CliRunner
 
 import lmc
-from lmc.cli import app
+from tests.commands import call
 
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
@@ -44,7 +43,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def called(line: str, *more: str) -> str:
     """What a command prints; it must succeed."""
     _, *args = shlex.split(line)
-    result = CliRunner().invoke(app, [*args, *more])
+    result = call(*args, *more)
     assert result.exit_code == 0, result.stderr
     return result.stdout
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from lmc.cli import app
+from tests.commands import call
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,7 +40,7 @@ def invoke(write: Write) -> Invoke:
     """Call `lmc`; checks the exit code and that errors are one or two lines."""
 
     def invoked(*args: str, code: int = 0, stdin: str | None = None) -> Result:
-        result = CliRunner().invoke(app, list(args), input=stdin)
+        result = call(*args, stdin=stdin)
         assert result.exit_code == code, f"{result.stdout}{result.stderr}{result.exception}"
         if code and "--traceback" not in args:
             assert result.stderr.splitlines()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 from lmc.bench.cpu import Figure, Report, as_markdown
 from lmc.bench.gpu import gpu_markdown
+from lmc.bench.workloads import WORKLOADS
 from lmc.commands.bench import KEEP
 from tests.unit.cli.conftest import Invoke
 
@@ -83,6 +86,16 @@ def test_programs_are_measured_compiled_beside_eager(invoke: Invoke, tmp_path: P
 
 
 @pytest.mark.model
-def test_a_program_is_measured_beside_transformers(invoke: Invoke) -> None:
+def test_a_program_is_measured_beside_transformers(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = WORKLOADS["chat"]
+    talks = tuple({"turns": row["turns"][:2]} for row in chat.rows[:2])
+    monkeypatch.setitem(WORKLOADS, "chat", replace(chat, rows=talks))
     out = invoke("bench", "chat", "--repeats", "1")
-    assert "prompt tokens" in out.stdout
+    (line,) = [line for line in out.stdout.splitlines() if line.startswith("| chat ")]
+    found = re.search(r"prompt tokens (\d+) sent, (\d+) computed \(peer (\d+)\)", line)
+    assert found is not None, line
+    sent, computed, theirs = map(int, found.groups())
+    assert computed < theirs < sent  # the peer keeps only what all talks begin with
+    assert re.search(r" s \| [\d.]+ s \| [\d.]+ \|", line), "both were measured"

@@ -489,7 +489,7 @@ STRANGE = """
         knot = []
         knot.append(knot)
         deep = []
-        for _ in range(100_000):
+        for _ in range(30_000):
             deep = [deep]
         return {
             "plain": 1, "keys": {(1, 2): 3}, "mute": Mute(), "knot": knot, "deep": deep,

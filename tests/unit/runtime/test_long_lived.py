@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import weakref
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
-from lmc.cli import app
+from lmc.cli import app, main
 from lmc.runtime.long_lived import spared_collections
 
 
@@ -47,3 +49,14 @@ def test_a_run_keeps_what_there_is_out_of_collections(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", str(path), "--model", "fake", "--json"])
     assert json.loads(done.stdout)["variables"]["frozen"] > 10_000
     assert gc.get_freeze_count() == 0
+
+
+def test_a_process_of_ours_collects_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = gc.get_threshold()
+    monkeypatch.setattr(sys, "argv", ["lmc", "--version"])
+    try:
+        with pytest.raises(SystemExit):
+            main()
+        assert gc.get_threshold() == (10_000, *before[1:])
+    finally:
+        gc.set_threshold(*before)
