@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmc.errors import Location
+from lmc.errors import Location, UsageError
 
 if TYPE_CHECKING:
     from lmc.frontend.arguments import Arguments
@@ -49,6 +49,12 @@ class Options:
     fuse: str | None = None
 
     def __post_init__(self) -> None:
+        if type(self.level) is not int:
+            raise UsageError(f"level is {self.level!r}, must be an integer", hint="give 0 to 3")
+        if not isinstance(self.passes, str | None):
+            raise UsageError(
+                f"passes is {self.passes!r}, must be a text", hint='write passes="cse, dce"'
+            )
         if self.fuse is not None:
             from lmc.frontend.fusing import checked_fuse
 

@@ -1,16 +1,18 @@
 """What a trace knows of texts that it does not know: what they can be, and what was decided.
 
-Owns        which few texts a value can be, on all ways; on the way that is followed, what was
-            decided and which texts that leaves.
+Owns        which values are the same and which few texts one can be, on all ways; on the way that
+            is followed, what was decided and which texts that leaves.
+Promises    what is known of a value is known of all that are the same: a program that asks twice
+            whether `x.strip() == "yes"` takes a way for each answer, not one for each question.
 Not here    which way is followed (`tracer`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lmc.ir.core import Const, Operand, Value
+from lmc.ir.core import Const, Op, Operand, Value
 
 __all__ = ["MAX_TEXTS", "Fact", "Knowledge"]
 
@@ -34,6 +36,8 @@ class Knowledge:
     def __init__(self) -> None:
         self._domains: dict[Value, _Domain] = {}
         self._facts: dict[Value, tuple[Fact, bool]] = {}
+        self._firsts: dict[Op, Value] = {}  # by ops whose operands are first ones, too
+        self._first_of: dict[Value, Value] = {}  # of values that are the same as an earlier one
         self.begin()
 
     def begin(self) -> None:
@@ -41,9 +45,19 @@ class Knowledge:
         self._decided: dict[Fact, bool] = {}
         self._texts: dict[Value, str] = {}
 
+    def made(self, value: Value, op: Op) -> None:
+        """Note what makes a value, where equal operands always make equal ones."""
+        first = self._firsts.setdefault(op.substitute(self._first_of), value)
+        if first is not value:
+            self._first_of[value] = first
+
+    def _first(self, value: Value) -> Value:
+        """The first of the values that are the same as this one: what is known is kept with it."""
+        return self._first_of.get(value, value)
+
     def limit(self, value: Value, texts: Iterable[str], *, exact: bool) -> None:
         """Note that a text is one of these; if not `exact`, it may also be a part of one."""
-        self._domains[value] = _Domain(tuple(dict.fromkeys(texts)), exact)
+        self._domains[self._first(value)] = _Domain(tuple(dict.fromkeys(texts)), exact)
 
     def limit_to_one_of(self, picked: Value, items: Sequence[Operand]) -> None:
         """Note that a text is one of several, if all that these can be is known."""
@@ -59,11 +73,12 @@ class Knowledge:
         if isinstance(a, Const):
             a, b = b, a
         if isinstance(a, Value) and isinstance(b, Const):
-            self._facts[made] = (a, str(b.value)), equal
+            self._facts[self._first(made)] = (self._first(a), str(b.value)), equal
 
     def fact_of(self, value: Value) -> tuple[Fact, bool]:
         """The condition that a truth value stands for, and which value of it."""
-        return self._facts.get(value, (value, True))
+        first = self._first(value)
+        return self._facts.get(first, (first, True))
 
     def decided(self, fact: Fact) -> bool | None:
         """How a condition was decided on this way, if it was."""
@@ -84,15 +99,25 @@ class Knowledge:
 
     def text(self, value: Value) -> str | None:
         """What a text is on this way, if that is known."""
-        return self._texts.get(value)
+        return self._texts.get(self._first(value))
 
-    def open_texts(self, value: Value) -> tuple[str, ...]:
-        """What a text can be, if these are few enough for a way each."""
-        domain = self._domains.get(value)
-        return domain.texts if domain is not None and len(domain.texts) <= MAX_TEXTS else ()
+    def open_texts(self, value: Value) -> Iterator[str]:
+        """What a text can still be, if it can be few enough for a way each; none once it is known.
+
+        Asked for one by one: what is decided of one can tell what the text is.
+        """
+        first = self._first(value)
+        domain = self._domains.get(first)
+        for text in domain.texts if domain is not None and len(domain.texts) <= MAX_TEXTS else ():
+            if first not in self._texts and self._decided.get((first, text)) is not False:
+                yield text
 
     def _domain_of(self, operand: Operand) -> _Domain | None:
         if isinstance(operand, Const):
             return _Domain((operand.value,), exact=True) if type(operand.value) is str else None
-        known = self._texts.get(operand)
-        return self._domains.get(operand) if known is None else _Domain((known,), exact=True)
+        known = self.text(operand)
+        return (
+            self._domains.get(self._first(operand))
+            if known is None
+            else _Domain((known,), exact=True)
+        )

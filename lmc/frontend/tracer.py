@@ -51,6 +51,7 @@ from lmc.typed import lookup
 
 __all__ = ["MAX_NODES", "MAX_PATHS", "trace"]
 
+_ALWAYS_THE_SAME = (Pure, StateText, Typed)  # of equal operands
 _RAISING = frozenset({"value.get"})  # functions whose failure the program sees at once
 
 MAX_PATHS = 64  # ways through a program; the rest of a longer one runs eagerly
@@ -251,6 +252,8 @@ class _Tracer:
         op.verify()
         results = tuple(map(Value, op.result_types(), op.result_hints()))
         self._makers.update((result, op) for result in results)
+        if isinstance(op, _ALWAYS_THE_SAME):
+            self._known.made(results[0], op)
         way.nodes.append(Node(op, results, at))
         self._index += 1
         return results
@@ -310,8 +313,7 @@ class _Tracer:
         assert isinstance(value, Value), "symbolic texts are values"
         self._check_going()
         for text in self._known.open_texts(value):
-            if self._known.text(value) is None and self._known.decided((value, text)) is not False:
-                self.decide(self._pure("text.eq", (value, Const(text))))
+            self.decide(self._pure("text.eq", (value, Const(text))))
         return self._known.text(value)
 
     # ---------------------------------------------------------------- Source of symbolic values

@@ -42,6 +42,8 @@ DEFAULT_BATCH_TOKENS = 512  # a step: beside so many, reading the weights takes 
 DEFAULT_GPU_BATCH_TOKENS = 8192
 CPU_RUNNING = 128  # requests at once
 GPU_RUNNING = 512
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 class LocalEngine:
@@ -105,6 +107,10 @@ class LocalEngine:
             raise UsageError(f"chat_options is {chat_options!r}", hint="give a dictionary")
         if weights not in (None, "random"):
             raise UsageError(f"weights is {weights!r}", hint='use "random" or leave it out')
+        if device not in DEVICES:  # also where none of them is used, as by the fake model
+            raise UsageError(f"there is no device {device!r}", hint=_one_of(DEVICES))
+        if dtype not in DTYPES:
+            raise UsageError(f"dtype is {dtype!r}", hint=_one_of(DTYPES))
         self.model = model
         self.seed = seed
         files = resolve(model, progress)
@@ -226,6 +232,10 @@ class LocalEngine:
         self.close()
 
 
+def _one_of(names: tuple[str, ...]) -> str:
+    return f"give one of {', '.join(names)}"
+
+
 def _check_count(name: str, value: object, hint: str) -> None:
     """Refuse what is no positive number of 31 bits; slots are numbered so."""
     if type(value) is not int or not 0 < value < 2**31:
@@ -297,10 +307,8 @@ def _on_gpu(device: str) -> bool:
     """Whether the model is to run on a CUDA device; "auto" takes one that is there.
 
     Raises:
-        UsageError: the name means nothing, or what it needs is not there.
+        UsageError: what it needs is not there.
     """
-    if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"there is no device {device!r}", hint="give 'auto', 'cpu' or 'cuda'")
     if device == "cpu":
         return False
     import torch

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lmc import plan as p
-from lmc.errors import LmcError, RunError
+from lmc.errors import LmcError, RunError, UsageError
 from lmc.runtime.choosing import UNCONDITIONAL, pick, scores_of
 from lmc.runtime.context import Context
 from lmc.runtime.handling import fail, submit, value_of
@@ -33,7 +33,8 @@ def select(executor: Executor, row: Row, instr: p.Select, pick: Callable[..., in
     """Handle `Select`; `pick` decides as `choosing.pick` does.
 
     Raises:
-        RunError: there are no choices, or one is empty.
+        UsageError: a choice is empty, as `lmc.select` itself says of one that it knows.
+        RunError: the model's tokenizer has no tokens for a choice.
     """
     tokenizer = executor.target.tokenizer
     state: Context = row.regs[instr.state.index].settle(tokenizer)
@@ -41,11 +42,13 @@ def select(executor: Executor, row: Row, instr: p.Select, pick: Callable[..., in
     choices = list(dict.fromkeys(given))
     if len(choices) < len(given):
         _warn(instr, given)
+    if "" in choices:
+        raise UsageError("select() has an empty choice", hint="leave it out")
     tokens = [tokenizer.encode(choice, first=False) for choice in choices]
-    if not choices or not all(tokens):
+    if not all(tokens):
         raise RunError(
-            f"select({instr.name!r}) has no choices or an empty one",
-            hint="every choice must be a text of at least one character",
+            f"the choice {choices[tokens.index([])]!r} of select({instr.name!r}) has no tokens",
+            hint="leave out what the tokenizer of this model drops",
         )
     prompts = [state]
     if instr.method == UNCONDITIONAL:

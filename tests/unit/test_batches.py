@@ -169,12 +169,12 @@ def test_one_failing_row_leaves_the_others_alone_f_04(fake: lmc.Engine) -> None:
     outs = choosy.run_batch([{"x": "a"}, {"x": "bad"}, {"x": "c"}])
     assert [out.error is None for out in outs] == [True, False, True]
     assert [out.value for out in outs] == ["a", "bad", "c"] or outs[1].error is not None
-    with pytest.raises(RunError, match="empty"):
+    with pytest.raises(UsageError, match="empty"):
         outs[1]["w"]
 
 
 def test_the_first_error_is_raised_if_told(fake: lmc.Engine) -> None:
-    with pytest.raises(RunError, match="empty"):
+    with pytest.raises(UsageError, match="empty"):
         choosy.run_batch([{"x": "a"}, {"x": "bad"}, {"x": "c"}], on_error="raise")
 
 

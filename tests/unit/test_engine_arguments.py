@@ -23,6 +23,8 @@ from lmc.errors import CapacityError, ModelError, UsageError
         ({"chat_options": [1]}, r"chat_options is \[1\]"),
         ({"chat_template": 3}, "the chat template is 3"),
         ({"model": None}, "model is None"),
+        ({"device": "tpu"}, "there is no device 'tpu'"),
+        ({"dtype": "int3"}, "dtype is 'int3'"),
     ],
 )
 def test_an_engine_refuses_wrong_arguments(options: dict[str, Any], problem: str) -> None:
@@ -46,3 +48,17 @@ def test_generate_takes_texts(prompts: Any) -> None:
         with pytest.raises(UsageError, match="a prompt is"):
             engine.generate(prompts)
         assert engine.generate(()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"level": "2"}, "level is '2', must be an integer"),
+        ({"level": True}, "level is True, must be an integer"),
+        ({"passes": ["cse"]}, r"passes is \['cse'\], must be a text"),
+    ],
+)
+def test_options_of_wrong_types_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem) as caught:
+        lmc.Options(**options)
+    assert caught.value.hint

@@ -282,3 +282,18 @@ def test_other_uses_of_a_score_go_on_eagerly(fake: lmc.Engine) -> None:
 
     assert "flow.resume" in str(p.trace())
     assert both(p, x="a").value[4] is True
+
+
+def test_an_empty_choice_is_the_same_error_whenever_it_is_known(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> str:
+        s += "Which? "
+        s += lmc.select("c", [x, "other"])
+        return s["c"]
+
+    line = p.function.__code__.co_firstlineno + 3
+    both(p, x="one")
+    out = both(p, x="")
+    assert isinstance(out.error, UsageError)
+    assert out.error.problem == "select() has an empty choice"
+    assert str(out.error.where).endswith(f"test_select_score.py:{line}")

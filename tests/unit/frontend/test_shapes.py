@@ -308,7 +308,6 @@ NEVER = {
     "a_loop_that_ends_where_the_model_says": 3,
     "comprehensions_over_arguments_of_known_shape": 4,
     "conditions_joined_and_turned_around": 4,
-    "s13_if_on_an_argument": 2,
     "s15_values_of_variables": 1,
 }
 

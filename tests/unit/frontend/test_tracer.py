@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 
@@ -339,3 +340,52 @@ def test_more_operations_than_are_recorded_run_eagerly_and_are_reported(
         outs = [p.run(x="a ", engine=engine, eager=eager) for eager in (False, True)]
     assert outs[0].variables == outs[1].variables
     assert len(outs[0].variables) == 30
+
+
+@lmc.jit
+def asks_of_an_argument(s: State, x: str) -> None:
+    for _ in range(4):
+        s += "a" if x.strip().startswith("a") else "b"
+
+
+@lmc.jit
+def asks_of_a_gen(s: State, x: str) -> None:
+    s += x + lmc.gen("a", max_tokens=2)
+    for n in range(4):
+        if s["a"].lower() == "yes" or len(s["a"]) > 3:
+            s += f"{n}{s['a'].lower()}"
+
+
+@lmc.jit
+def asks_of_a_type(s: State, x: str) -> None:
+    s += x + lmc.gen("sure", type=bool) + lmc.gen("n", type=int) + lmc.gen("kind", type=Kind)
+    for n in range(4):
+        if s["sure"] and s["n"] > 3:
+            s += f"{n}{s['kind'].name}"
+
+
+class Kind(enum.Enum):
+    NEW = 1
+    OLD = 2
+
+
+@lmc.jit
+def asks_of_the_prompt(s: State, x: str) -> bool:
+    s += x
+    return "a" in s.text() and "a" in s.text()
+
+
+@pytest.mark.parametrize(
+    ("program", "ways"),
+    [(asks_of_an_argument, 2), (asks_of_a_gen, 3), (asks_of_a_type, 4), (asks_of_the_prompt, 2)],
+)
+def test_the_same_question_is_answered_once(
+    program: lmc.Program, ways: int, fake: lmc.Engine
+) -> None:
+    text = graph(program)
+    assert text.count("ret ") == ways
+    assert not resumes(text)
+    for x in ("", "a", "abc", " b"):
+        eager = program.run(x=x, eager=True)
+        compiled = program.run(x=x)
+        assert (compiled.text, compiled.value) == (eager.text, eager.value)
