@@ -181,7 +181,7 @@ class Oracle:
                 logits = reader.after(made)
                 if matcher is not None:
                     left = params.max_tokens - len(made)
-                    near = left <= shortest + 24
+                    near = left <= matcher.reserve(left, shortest) + 8
                     mask = torch.tensor(matcher.mask_within(left) if near else matcher.mask())
                     if matcher.is_complete():
                         mask[self.eos] = True

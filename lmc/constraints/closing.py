@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmc.constraints.machine import DEAD, Machine
+from lmc.constraints.reserve import Reserve
 from lmc.constraints.texts import shortest_text
 from lmc.constraints.vocabulary import Vocabulary
 from lmc.constraints.walking import places_after
@@ -28,6 +29,8 @@ class Closer:
     def __init__(self, machine: Machine, vocabulary: Vocabulary) -> None:
         self.machine = machine
         self.vocabulary = vocabulary
+        self._reserve = Reserve(machine, vocabulary.encode)
+        self._reserve_bytes = Reserve(machine)
         self._costs: dict[int, int] = {}
         self._most: dict[int, int] = {}
 
@@ -50,6 +53,15 @@ class Closer:
                 known = len(self.vocabulary.encode(shortest_text(self.machine, state)))
             self._costs[place] = known
         return known
+
+    def reserve(self, place: int, there: int) -> tuple[int, bool]:
+        """How many tokens an end may take after whatever comes next, and whether that is sure.
+
+        Bytes instead, where these are few enough for the tokens that are `there`.
+        """
+        state = place // self.machine.nodes
+        found = self._reserve_bytes.after(state)
+        return found if 2 * found[0] < there else self._reserve.after(state)
 
     def fitting(self, place: int, row: npt.NDArray[np.bool_], tokens: int) -> npt.NDArray[np.bool_]:
         """The tokens of `row` after which `tokens - 1` more are enough.

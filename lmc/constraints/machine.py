@@ -17,7 +17,8 @@ from __future__ import annotations
 import heapq
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,8 @@ from lmc.constraints.terms import Arena, Kind, Term
 from lmc.constraints.widening import Widening
 
 __all__ = ["DEAD", "FAR", "UNKNOWN", "Machine"]
+
+_T = TypeVar("_T")
 
 DEAD = -1
 UNKNOWN = -2
@@ -394,6 +397,11 @@ class Machine:
                     rest = self._known_least(target)
                     heapq.heappush(heap, (total + (rest or 0), rest is not None, target))
         raise AssertionError("a state that exists can be completed")
+
+    def measured(self, state: int, measure: Callable[[Term], _T]) -> _T:
+        """What `measure` says of the term of a state, which it may take apart."""
+        with self._lock:
+            return measure(self._terms[state])
 
     def room(self, state: int, classes: int, limit: int) -> tuple[int, int, int, int] | None:
         """How many characters of `classes` may follow in a row, surely and at most.

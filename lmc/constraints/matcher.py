@@ -85,6 +85,21 @@ class TokenMatcher:
         """
         return 0 if self._ended else self._table.closer.cost(self._place, most)
 
+    def reserve(self, there: int = 0, least: int = 0) -> int:
+        """How many tokens the shortest end may take after whatever comes next.
+
+        While more are left no token need be left out: `mask_within` is `mask`.
+
+        Args:
+            there: how many tokens are left; where that is plenty, a greater number is given, which
+                is less work.
+            least: what is given at least where the number is a guess, as with conjunctions.
+        """
+        if self._ended:
+            return 0
+        tokens, sure = self._table.closer.reserve(self._place, there)
+        return tokens if sure else max(tokens, least)
+
     def want_states(self) -> None:
         """Say that a request could use `state`; tables are made when enough have said so."""
         want_table(self.automaton.machine, self._table)

@@ -51,8 +51,8 @@ class Vocabulary:
     eos_ids: frozenset[int]
 
 
-STEER_TOKENS = 24
-"""With that many tokens left beyond the shortest text, masks begin to lead to an end in time."""
+STEER_TOKENS = 8
+"""With that many tokens left beyond what must be kept for an end, masks begin to lead to one."""
 
 
 AHEAD, AHEAD_OF_LIMIT = 8, 64
@@ -173,7 +173,10 @@ class GenWork:
 
     def _before_the_end(self) -> int:
         """Tokens that may be made before masks begin to lead to an end in time."""
-        return self.to_make() + self._closing_tokens - self._shortest - STEER_TOKENS
+        assert self._constraint is not None, "only a constraint has an end to be led to"
+        there = self.to_make() + self._closing_tokens - STEER_TOKENS
+        with _guard():
+            return there - self._constraint.reserve(there, self._shortest)
 
     @property
     def constrained(self) -> bool:

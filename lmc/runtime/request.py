@@ -96,6 +96,13 @@ class Constraint(Protocol):
         Some number above `most` if it is clear without counting that it has more than these.
         """
 
+    def reserve(self, there: int = 0, least: int = 0) -> int:
+        """How many tokens the shortest end may take after whatever comes next, or more.
+
+        With more left, `mask_within` is `mask`. At least `least` where that is not sure.
+        `there` is how many are left: where it is plenty, nothing exact is asked for.
+        """
+
     def want_states(self) -> None:
         """Say that `state` would be of use."""
 

@@ -129,7 +129,11 @@ def pull(name: str, progress: Shown = True) -> Path:
     Raises:
         ModelError: the name is not known, or the model cannot be fetched; the hint says what to do.
     """
+    if name == "fake":
+        raise ModelError("fake is no model, so nothing is fetched", hint="use it as it is")
     if name not in KNOWN:
+        if Path(name).expanduser().exists():
+            raise ModelError(f"{name} is here already", hint=f"use it by --model {name}")
         raise _unknown(name)
     known = KNOWN[name]
     if found := _cached(known):

@@ -43,6 +43,11 @@ def test_pull_of_an_unknown_name(invoke: Invoke) -> None:
     assert "known models are" in invoke("model", "pull", "smollm", code=2).stderr
 
 
+def test_pull_of_what_needs_no_fetching(invoke: Invoke, tmp_path: Path) -> None:
+    assert "nothing is fetched" in invoke("model", "pull", "fake", code=2).stderr
+    assert "is here already" in invoke("model", "pull", str(tmp_path), code=2).stderr
+
+
 def test_a_fetch_that_fails_is_no_wrong_usage(
     invoke: Invoke, greet: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,38 @@ def test_a_text_is_complete_if_there_is_room_for_the_shortest(room: int, fake: l
         assert out.meta("a").finish_reason == "constraint"  # type: ignore[union-attr]
 
 
+FIELDS = [f"a_rather_long_key_{n}" for n in range(12)]
+LONG: dict[str, Any] = {
+    "type": "object", "properties": {name: {"type": "boolean"} for name in FIELDS},
+    "required": FIELDS, "additionalProperties": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [60, 150, 350])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"json_schema": {"type": "array", "items": LONG}},
+        {"json_schema": {"anyOf": [{"type": "null"}, LONG]}},
+        {"choices": ["yes", "no", "no, " + "and so on " * 40]},
+        {"regex": r"[a-z]{1,3}|\d{400}"},
+    ],
+    ids=["array", "or null", "choices", "regex"],
+)
+def test_nothing_is_begun_that_there_is_no_room_to_end(
+    asked: dict[str, Any], limit: int, fake: lmc.Engine
+) -> None:
+    outs = fake.generate([f"{n}: " for n in range(12)], limit, temperature=1.0, **asked)
+    for out in outs:
+        assert out.error is None
+        if "json_schema" in asked:
+            json.loads(out.text)
+        elif "choices" in asked:
+            assert out.text in asked["choices"]
+        else:
+            assert re.fullmatch(asked["regex"], out.text)
+
+
 def test_recursion_in_a_schema(fake: lmc.Engine) -> None:
     @lmc.jit
     def chain(s: State) -> None:

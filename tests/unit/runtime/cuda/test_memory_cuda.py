@@ -71,6 +71,9 @@ class OneMask:
     def shortest_tokens(self, most: int | None = None) -> int:
         return 0
 
+    def reserve(self, there: int = 0, least: int = 0) -> int:
+        return 0
+
     def want_states(self) -> None:
         pass
 
