@@ -16,7 +16,7 @@ from lmc.frontend.arguments import Arguments, bind, flatten
 from lmc.frontend.dependencies import fixed, snapshot
 from lmc.frontend.dsl import State
 from lmc.frontend.fusing import checked_fuse
-from lmc.frontend.location import here, of_code
+from lmc.frontend.location import has_programs, here, of_code
 from lmc.frontend.sharing import Shared, known_texts, shared_texts
 from lmc.jit_cache import CacheInfo, JitCache
 from lmc.jobs import CompiledJob, EagerJob
@@ -120,6 +120,8 @@ class Program(Runnable):
             raise UsageError(f"@lmc.jit takes a function, not {type(function).__name__}")
         code = getattr(inspect.unwrap(function), "__code__", None)
         where = of_code(code) if code is not None else None
+        if code is not None:
+            has_programs(code.co_filename)
         name = getattr(function, "__name__", type(function).__name__)
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Advice for exceptions that Python raises where a program uses a primitive wrongly."""
+"""What exceptions mean that Python raises where a program is traced, and what to do about them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,22 @@ import re
 
 from lmc.errors import told
 
-__all__ = ["advice"]
+__all__ = ["advice", "reason"]
+
+_SYMBOLIC = {
+    "Text": "str", "TextList": "list", "Bool": "bool", "Int": "int", "Float": "float",
+    "Unknown": "value",
+}  # fmt: skip
+_NAMED = re.compile(rf"(?:'|not |got )({'|'.join(_SYMBOLIC)})\b")
+
+
+def reason(error: BaseException) -> str:
+    """Why a graph ends where something raises: functions in C take nothing but real texts."""
+    said = told(error)
+    found = _NAMED.search(said) if isinstance(error, TypeError) else None
+    if found is None:
+        return said
+    return f"what needs the value itself is given a {_SYMBOLIC[found[1]]} that is not known yet"
 
 
 def advice(error: BaseException) -> str | None:

@@ -192,7 +192,8 @@ def select(
 
     Args:
         name: of the variable; one is made up if left out.
-        choices: texts, at least one, none empty; equal ones count once, with a warning.
+        choices: texts, at least one; equal ones count once, with a warning. An empty one makes the
+            call fail when it is done: what a text is, a compiled program knows only then.
         method: what makes the score of a choice: "token_length_normalized", the mean
             log-probability of its tokens; "total_logprob", their sum; "unconditional_normalized",
             the mean of what the prompt adds to them; or "greedy_token", where the first token
@@ -215,8 +216,6 @@ def select(
             at,
             hint='write select("answer", ["yes", "no"])',
         )
-    if any(type(c) is str and not c for c in choices):
-        raise UsageError("select() has an empty choice", at, hint="leave it out")
     try:
         check_choosing(method, temperature)
     except UsageError as error:

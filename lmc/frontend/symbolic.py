@@ -105,7 +105,9 @@ class Symbolic:
         return self
 
     def _need(self, what: str) -> NoReturn:
-        self._source.need(f"{what} of a {self._poses_as.__name__} that is not known yet")
+        name = self._poses_as.__name__
+        kind = "an int" if name == "int" else f"a {name}"
+        self._source.need(f"{what} of {kind} that is not known yet")
 
 
 class Text(Symbolic):

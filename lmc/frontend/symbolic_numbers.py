@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from lmc.frontend.symbolic import Symbolic, arithmetic
@@ -21,6 +22,12 @@ class Bool(Symbolic):
         return int(bool(self))
 
     __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(bool(self))
+
+    def __round__(self, digits: int | None = None) -> int:
+        return round(bool(self), digits)
 
     def __eq__(self, other: object) -> bool:
         return bool(self) == other
@@ -43,6 +50,28 @@ class Bool(Symbolic):
         return -2 if self else -1  # as ~True and ~False, which Python warns of
 
 
+def _on_known(name: str) -> None:
+    """Give `Bool` an operator: on the way that is taken, the truth value is known."""
+    function = getattr(operator, f"__{name}__")
+
+    def method(self: Bool, *others: object) -> Any:
+        return function(bool(self), *others)
+
+    def reflected(self: Bool, other: object) -> Any:
+        return function(other, bool(self))
+
+    setattr(Bool, f"__{name}__", method)
+    if hasattr(int, f"__r{name}__"):
+        setattr(Bool, f"__r{name}__", reflected)
+
+
+for _name in (
+    "lt", "le", "gt", "ge", "add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "lshift",
+    "rshift", "and", "or", "xor", "neg", "pos", "abs",
+):  # fmt: skip
+    _on_known(_name)
+
+
 class Int(Symbolic):
     """A number that is not known yet."""
 
@@ -56,7 +85,8 @@ class Int(Symbolic):
 
     __int__ = __float__ = __trunc__ = __round__ = __index__
 
-    def _with(self, fn: str, *args: object) -> Any:
+    def _with(self, fn: str, *operands: object) -> Any:
+        args = tuple(map(_as_number, operands))
         if not all(type(a) in (int, Int) for a in args):
             if all(isinstance(a, (int, float, complex)) for a in args):
                 self._need("arithmetic")
@@ -80,6 +110,12 @@ class Int(Symbolic):
 
     def __rmul__(self, other: object) -> Any:
         return self._with("int.mul", other, self)
+
+    def __neg__(self) -> Any:
+        return self._with("int.sub", 0, self)
+
+    def __pos__(self) -> Int:
+        return self
 
     def __eq__(self, other: object) -> Any:
         return self._with("int.eq", self, other)
@@ -115,7 +151,8 @@ class Float(Symbolic):
 
     __float__ = __trunc__ = __round__ = __floor__ = __ceil__ = __int__
 
-    def _with(self, fn: str, *args: object) -> Any:
+    def _with(self, fn: str, *operands: object) -> Any:
+        args = tuple(map(_as_number, operands))
         exact = [_as_float(a) for a in args]
         if any(a is None for a in exact):
             if all(isinstance(a, (int, float, complex)) for a in args):
@@ -141,6 +178,12 @@ class Float(Symbolic):
     def __rmul__(self, other: object) -> Any:
         return self._with("float.mul", other, self)
 
+    def __neg__(self) -> Any:
+        return self._with("float.mul", -1.0, self)  # 0.0 has a sign, too
+
+    def __pos__(self) -> Float:
+        return self
+
     def __eq__(self, other: object) -> Any:
         return self._with("float.eq", self, other)
 
@@ -162,6 +205,11 @@ class Float(Symbolic):
         return self._with("float.le", other, self)
 
 
+def _as_number(value: object) -> object:
+    """A truth value as the number that arithmetic takes it for; anything else as it is."""
+    return int(bool(value)) if type(value) in (bool, Bool) else value
+
+
 def _as_float(number: object) -> float | Float | None:
     """The number as Python's arithmetic with a float takes it; None if it is none, or inexact."""
     if type(number) in (float, Float):
@@ -172,11 +220,11 @@ def _as_float(number: object) -> float | Float | None:
 
 
 for _name in ("floordiv", "rfloordiv", "truediv", "rtruediv", "mod", "rmod", "divmod", "rdivmod",
-              "pow", "rpow", "neg", "pos", "abs"):  # fmt: skip
+              "pow", "rpow", "abs"):  # fmt: skip
     setattr(Float, f"__{_name}__", arithmetic)
 for _name in (
     "floordiv", "rfloordiv", "truediv", "rtruediv", "mod", "rmod", "divmod", "rdivmod", "pow",
-    "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor", "lshift",
+    "rpow", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor", "lshift",
     "rlshift", "rshift", "rrshift",
 ):  # fmt: skip
     setattr(Int, f"__{_name}__", arithmetic)

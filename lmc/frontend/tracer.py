@@ -23,8 +23,8 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from lmc.constraints.known import automaton_for
-from lmc.errors import LmcError, Location, TraceError, told
-from lmc.frontend.advice import advice
+from lmc.errors import LmcError, Location, TraceError, UsageError, told
+from lmc.frontend.advice import advice, reason
 from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
 from lmc.frontend.eager import joins
@@ -165,7 +165,7 @@ class _Tracer:
     def _watched(self) -> AbstractContextManager[None]:
         def met(error: BaseException, at: Location | None) -> None:
             if self._symbolic_seen:
-                self._stop(told(error), at, error)
+                self._stop(reason(error), at, error)
 
         return watching(self, met, self._stop, self._unread)
 
@@ -421,6 +421,8 @@ class _Tracer:
         at: Location | None,
     ) -> tuple[Value, Value]:
         operands = tuple(map(self._operand, choices))
+        if Const("") in operands and not self._guarded:  # it would fail whenever it is done
+            raise UsageError("select() has an empty choice", at, hint="leave it out")
         op = Select(state, operands, name, method, temperature, len(self._calls))
         after, choice = self._call(op, at)
         if all(isinstance(operand, Const) for operand in operands):

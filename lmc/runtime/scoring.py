@@ -33,7 +33,7 @@ def select(executor: Executor, row: Row, instr: p.Select, pick: Callable[..., in
     """Handle `Select`; `pick` decides as `choosing.pick` does.
 
     Raises:
-        UsageError: a choice is empty, as `lmc.select` itself says of one that it knows.
+        UsageError: a choice is empty.
         RunError: the model's tokenizer has no tokens for a choice.
     """
     tokenizer = executor.target.tokenizer

@@ -117,7 +117,7 @@ def test_numbers_of_errors_are_answered(invoke: Invoke) -> None:
 
 GENERAL = {  # what: one of those listed
     "{what} is not known yet",
-    "{what} of a {self._poses_as.__name__} that is not known yet",
+    "{what} of {kind} that is not known yet",
     "{what} of a value that is not known yet",
     "`{name}` of a {self._poses_as.__name__} that is not known yet",
 }

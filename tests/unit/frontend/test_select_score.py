@@ -297,3 +297,42 @@ def test_an_empty_choice_is_the_same_error_whenever_it_is_known(fake: lmc.Engine
     assert isinstance(out.error, UsageError)
     assert out.error.problem == "select() has an empty choice"
     assert str(out.error.where).endswith(f"test_select_score.py:{line}")
+
+
+@lmc.tool
+def noted(word: str) -> str:
+    NOTED.append(word)
+    return word
+
+
+NOTED: list[str] = []
+
+
+@pytest.mark.parametrize("x", ["b", ""])
+@pytest.mark.parametrize("eager", [False, True])
+def test_an_empty_choice_fails_where_its_call_does(x: str, eager: bool, fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> Any:
+        forks = s.fork(2)
+        forks += lambda i: f"{i}" + lmc.select("c", [f"a{i}", x if i else "d"])
+        noted(x)
+        forks.join(on_error="collect")
+        return [str(one) for one in s["c"]]
+
+    NOTED.clear()
+    value = p.run(x=x, eager=eager).value
+    assert [x] == NOTED
+    assert value[0] in ("a0", "d")
+    assert (value[1] in ("a1", "b")) if x else value[1].startswith("select() has an empty choice (")
+
+
+def test_an_empty_choice_that_is_caught(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State) -> str:
+        try:
+            s += "Which? " + lmc.select("c", ["a", ""])
+            return s["c"]
+        except UsageError as error:
+            return error.problem
+
+    assert both(p).value == "select() has an empty choice"

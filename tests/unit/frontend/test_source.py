@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import inspect
 import linecache
+import os
+import sys
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lmc
 from lmc.commands.report import advice
+from lmc.errors import UsageError
+from lmc.frontend import location
 from lmc.frontend.dsl import State
 
 TYPED = """
@@ -255,3 +263,81 @@ def test_a_name_may_mean_something_else_later(
     assert same(program).text == {"len": "other it", "str": "2 other"}[builtin]
     monkeypatch.delitem(space, builtin)
     assert same(program).text == "2 it"
+
+
+INSTALLED = {
+    "prompts/__init__.py": "",
+    "prompts/tones.py": """
+        def ending(x):
+            return " kindly" if x.startswith("a") else f" {TONE}"
+
+        TONE = "plainly"
+    """,
+    "prompts/deep/__init__.py": "",
+    "prompts/deep/asking.py": """
+        import lmc
+        from prompts import tones
+
+        @lmc.jit
+        def ask(s, x: str):
+            s += f"{x}?" if x else "what?"
+            s += tones.ending(x)
+            if len(x) > 2:
+                raise ValueError("too long")
+    """,
+    "single.py": """
+        import lmc
+
+        @lmc.jit
+        def ask(s, x: str):
+            s += "yes" if x else "no"
+    """,
+    "other.py": "",
+}
+
+
+def test_what_is_installed_with_a_program_is_the_users_own(
+    tmp_path: Path, fake: lmc.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in INSTALLED.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    monkeypatch.setattr(location, "_INSTALLED", f"{os.path.realpath(tmp_path)}{os.sep}")
+    monkeypatch.setattr(location, "_programs", set())
+    monkeypatch.syspath_prepend(tmp_path)
+    location.is_library.cache_clear()
+    try:
+        asking = importlib.import_module("prompts.deep.asking")
+        single = importlib.import_module("single")
+        for x in ("", "a", "b"):
+            same(asking.ask, x=x)
+            same(single.ask, x=x)
+        assert set(reasons(asking.ask)) == {"ValueError: too long"}
+        assert not reasons(single.ask)
+        error = asking.ask.run(x="abc").error
+        assert Path(error.where.file).name == "asking.py"
+        monkeypatch.setattr(asking.tones, "TONE", "warmly")  # is a part of what it is compiled for
+        assert asking.ask.run(x="b").text == "b? warmly"
+        assert location.is_library(str(tmp_path / "other.py"))
+    finally:
+        location.is_library.cache_clear()
+        for name in ("prompts", "prompts.tones", "prompts.deep", "prompts.deep.asking", "single"):
+            sys.modules.pop(name, None)
+
+
+def test_a_place_is_one_of_the_program_not_of_a_library(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> None:
+        with contextlib.ExitStack() as stack:
+            s += x
+            stack.enter_context(s.user())
+            stack.enter_context(s.assistant())
+
+    line = p.function.__code__.co_firstlineno + 5
+    for eager in (True, False):
+        try:
+            error = p.run(x="a", eager=eager).error
+        except UsageError as raised:
+            error = raised
+        assert error is not None
+        assert str(error.where).endswith(f"test_source.py:{line}")

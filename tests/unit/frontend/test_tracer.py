@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from lmc.commands.report import advice
 from lmc.errors import TraceError, UsageError
 from lmc.frontend import tracer
 from lmc.frontend.dsl import State
+from lmc.ir.ops import Resume
 
 
 def graph(program: lmc.Program, **arguments: object) -> str:
@@ -81,9 +83,10 @@ def test_loops_over_known_values_unroll() -> None:
         (lambda t: float(t), "float()"),
         (lambda t: {"a": 1}.get(t), "hash"),
         (lambda t: list(t), "characters"),
-        (lambda t: re.match("a", t), "TypeError"),
+        (lambda t: re.match("a", t), "needs the value itself is given a str"),
         (lambda t: json.loads(t), "library"),
-        (lambda t: "abc".startswith(t), "TypeError"),
+        (lambda t: "abc".startswith(t), "needs the value itself is given a str"),
+        (lambda t: list(map(str.upper, [t])), "needs the value itself is given a str"),
         (lambda t: f"{t:>10}", "characters"),
         (lambda t: t.split()[:2], "slice"),
         (lambda t: t.encode(), "encode"),
@@ -102,6 +105,21 @@ def test_a_use_that_needs_the_value_ends_the_graph(use: object, reason: str) -> 
     assert [reason in found for found in resumes(text)] == [True] * len(resumes(text))
     assert resumes(text)
     assert '"b"' not in text
+
+
+def test_a_library_is_told_with_the_line_that_calls_it_and_works_as_a_tool() -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> Any:
+        return json.loads(x)
+
+    @lmc.jit
+    def called(s: State, x: str) -> Any:
+        return lmc.call(json.loads, x)
+
+    (end,) = [node for node in p.trace().body.nodes if isinstance(node.op, Resume)]
+    assert str(end.at).endswith(f"test_tracer.py:{p.function.__code__.co_firstlineno + 2}")
+    assert "lmc.call(json.loads, text)" in advice(resumes(graph(p))[0])
+    assert not resumes(graph(called))
 
 
 def test_helpers_are_traced_like_the_program_itself() -> None:

@@ -290,6 +290,22 @@ def types_in_expressions(s: State, x: str) -> Any:
 
 
 @case
+def truth_values_in_arithmetic(s: State, x: str) -> Any:
+    s += lmc.gen("b", type=bool)
+    b, c, n = s["b"], "a" in x, len(x)
+    signed = [
+        [b + 1, 1 + b, b + c, b - c, b * 3, -b, +b, abs(b), b / 2, 2**b, b // 1, 3 % (b + 1)],
+        [b & c, b | True, b ^ c, True & b, b << 1, b > c, b >= 0, b < 0.5, 1.5 + b, float(b)],
+        ["ab"[b], "ab" * c, [0] * c, round(b), sum([b, c, n]), n + b, c + n, n == b, b < n],
+        [n + True, True - n, n == True, n > False, -n, +n, 2 + -n],  # noqa: E712 - they are asked
+    ]
+    s += f"{sum(w in x for w in 'abc')}"
+    s += lmc.score("p", x)
+    p = s["p"]
+    return [*signed, -p, +p, -(p - p), p + b, c * p, p == True, p > True]  # noqa: E712
+
+
+@case
 def scores_in_expressions(s: State, x: str) -> Any:
     s += "a"
     s += lmc.score("f", x or "none")
