@@ -60,12 +60,16 @@ def program_digest(program: Program | Loaded, path: Path) -> str:
 
 def _imported() -> Iterator[Path]:
     """Files of the modules in use that are no library's."""
-    for name, module in list(sys.modules.items()):
-        held = getattr(module, "__file__", None)
-        if isinstance(held, str) and name.partition(".")[0] != "lmc":
-            file = Path(held).resolve()
-            if not {"site-packages", "dist-packages"} & set(file.parts):
-                yield file
+    for name, module in list(sys.modules.items()):  # thousands, so what is a library's is dropped
+        held = getattr(module, "__file__", None)  # before the system is asked where it really lies
+        if isinstance(held, str) and name.partition(".")[0] != "lmc" and not _is_installed(held):
+            real = os.path.realpath(held)
+            if not _is_installed(real):
+                yield Path(real)
+
+
+def _is_installed(file: str) -> bool:
+    return f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
 
 
 @dataclass

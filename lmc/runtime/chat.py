@@ -6,7 +6,7 @@ A chat template renders whole conversations; a program appends to a prompt state
 or generate anywhere. So the template is asked once for each sequence of roles, with marks in the
 place of the texts, and what it puts between the marks is the markup.
 
-Owns        the compiled template and the markup found so far, by roles.
+Owns        the markup found so far, by roles; compiled templates are shared by a process.
 Promises    what `begin` and `end` give, joined with the texts, is the template's own rendering, up
             to blanks that a template strips from texts; no text is ever dropped.
 Costs       rendering with marks takes about 0.1 ms, a few times for each new sequence of roles.
@@ -33,6 +33,7 @@ __all__ = ["ChatTemplate", "Roles", "template_text"]
 Roles = tuple[str, ...]
 
 _REMEMBERED = 4096  # sequences of roles
+_TEMPLATES = 8  # compiled ones that engines of one process share
 _NEXT = ("user", "assistant", "system")
 
 
@@ -59,10 +60,19 @@ class ChatTemplate:
     ) -> None:
         self.source = template
         self.model = model
-        self._variables = {**specials, **(options or {})}
+        now = datetime.now()  # fixed, so that all markup of one run names the same day
+        self._variables = {"strftime_now": now.strftime, **specials, **(options or {})}
         self._template: jinja2.Template | None = None
         if template is not None:
-            self._template = _compile(template, model)
+            import jinja2
+
+            try:
+                self._template = _compiled(template)
+            except jinja2.TemplateError as error:
+                raise ModelError(
+                    f"the chat template of {model} is not valid: {error}",
+                    hint="give a model with another template, or write the prompt as plain text",
+                ) from error
         self._begin = lru_cache(_REMEMBERED)(self._find_begin)
         self._end = lru_cache(_REMEMBERED)(self._find_end)
 
@@ -275,7 +285,8 @@ def _tellings(history: Roles) -> Iterator[Roles]:
         yield without
 
 
-def _compile(source: str, model: str) -> jinja2.Template:
+@lru_cache(_TEMPLATES)
+def _compiled(source: str) -> jinja2.Template:
     """The template in a sandbox like that of transformers, so that model files cannot do harm."""
     import jinja2
     from jinja2 import ext, nodes
@@ -293,21 +304,12 @@ def _compile(source: str, model: str) -> jinja2.Template:
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    now = datetime.now()  # fixed, so that all markup of one run names the same day
-
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = now.strftime
-    try:
-        return environment.from_string(source)
-    except jinja2.TemplateError as error:
-        raise ModelError(
-            f"the chat template of {model} is not valid: {error}",
-            hint="give a model with another template, or write the prompt as plain text",
-        ) from error
+    return environment.from_string(source)
 
 
 def _tojson(value: object, ensure_ascii: bool = False, **options: Any) -> str:  # noqa: ANN401

@@ -20,6 +20,21 @@ Invoke = Callable[..., Result]
 Write = Callable[[str, str], Path]
 
 
+@pytest.fixture(scope="session")
+def nowhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where no model is."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(autouse=True)
+def _no_model(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, nowhere: Path
+) -> None:
+    """Reports do not depend on whether the default model, whose tokens they count, was fetched."""
+    if "model" not in request.keywords:
+        monkeypatch.setenv("LMC_HOME", str(nowhere))
+
+
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Write a file into the working directory, which is empty at first."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -37,11 +39,35 @@ WORDS = ["one", "two", "bad", "stay", "five", "bad too", "é", "eight"]
 ARGS = ["run", "p.py", "--batch", "rows.jsonl", "--model", "fake", "-o", "o.jsonl"]
 
 
+ROWS = "".join(json.dumps({"word": word}) + "\n" for word in WORDS)
+
+
 @pytest.fixture
 def batch(write: Write, tmp_path: Path) -> Path:
     write("p.py", PROGRAM)
-    write("rows.jsonl", "".join(json.dumps({"word": word}) + "\n" for word in WORDS))
+    write("rows.jsonl", ROWS)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of a batch that was killed after seven rows."""
+    folder = tmp_path_factory.mktemp("killed")
+    (folder / "p.py").write_text(textwrap.dedent(PROGRAM).lstrip("\n"), encoding="utf-8")
+    (folder / "rows.jsonl").write_text(ROWS, encoding="utf-8")
+    process = start(*ARGS, cwd=folder)
+    wait_for(folder, 3, 4)
+    process.kill()
+    process.communicate()
+    return folder
+
+
+@pytest.fixture
+def begun(batch: Path, killed: Path) -> Path:
+    """The batch, after it was killed."""
+    for name in ("o.jsonl", "o.jsonl.resume"):
+        shutil.copy(killed / name, batch / name)
+    return batch
 
 
 def undisturbed(invoke: Invoke, folder: Path) -> bytes:
@@ -96,12 +122,9 @@ def test_ctrl_c_keeps_rows_that_wait_for_others(invoke: Invoke, batch: Path) -> 
 
 
 @pytest.mark.parametrize("cut", [1, 40])
-def test_a_torn_line_is_done_again(invoke: Invoke, batch: Path, cut: int) -> None:
+def test_a_torn_line_is_done_again(invoke: Invoke, begun: Path, cut: int) -> None:
+    batch = begun
     whole = undisturbed(invoke, batch)
-    process = start(*ARGS, cwd=batch)
-    wait_for(batch, 3, 4)
-    process.kill()
-    process.communicate()
     for name in ("o.jsonl", "o.jsonl.resume"):
         held = (batch / name).read_bytes()
         (batch / name).write_bytes(held[:-cut])
@@ -128,15 +151,8 @@ def test_killed_again_and_again(invoke: Invoke, batch: Path) -> None:
     assert (batch / "o.jsonl").read_bytes() == whole
 
 
-def begun(batch: Path) -> None:
-    process = start(*ARGS, cwd=batch)
-    wait_for(batch, 3, 0)
-    process.kill()
-    process.communicate()
-
-
-def test_a_run_of_something_else_is_refused(invoke: Invoke, batch: Path, write: Write) -> None:
-    begun(batch)
+def test_a_run_of_something_else_is_refused(invoke: Invoke, begun: Path, write: Write) -> None:
+    batch = begun
     before = (batch / "o.jsonl").read_bytes()
     err = invoke(*ARGS, "--resume", "--seed", "3", code=2).stderr
     assert "o.jsonl was begun with another seed: 0, not 3" in err
@@ -158,7 +174,10 @@ def test_a_neighbour_of_the_program_counts(invoke: Invoke, batch: Path, write: W
     write(
         "p.py", PROGRAM.replace("import lmc", "import lmc, words").replace("About", "{words.FIRST}")
     )
-    begun(batch)
+    process = start(*ARGS, cwd=batch)
+    wait_for(batch, 3, 0)
+    process.kill()
+    process.communicate()
     write("words.py", 'FIRST = "On"')
     process = start(*ARGS, "--resume", cwd=batch)
     _, err = process.communicate(timeout=60)
@@ -166,9 +185,9 @@ def test_a_neighbour_of_the_program_counts(invoke: Invoke, batch: Path, write: W
     assert b"another program" in err
 
 
-def test_what_may_change_between_runs(invoke: Invoke, batch: Path) -> None:
+def test_what_may_change_between_runs(invoke: Invoke, begun: Path) -> None:
+    batch = begun
     whole = undisturbed(invoke, batch)
-    begun(batch)
     (batch / "go").touch()
     invoke(*ARGS, "--resume", "--eager", "--kv-tokens", "4000", code=1)
     assert (batch / "o.jsonl").read_bytes() == whole
@@ -185,10 +204,9 @@ def test_what_may_change_between_runs(invoke: Invoke, batch: Path) -> None:
     ],
 )
 def test_damaged_files_are_refused(
-    invoke: Invoke, batch: Path, name: str, held: bytes, says: str
+    invoke: Invoke, begun: Path, name: str, held: bytes, says: str
 ) -> None:
-    begun(batch)
-    (batch / name).write_bytes(held)
+    (begun / name).write_bytes(held)
     assert says in invoke(*ARGS, "--resume", code=2).stderr
 
 
@@ -202,11 +220,10 @@ def test_nothing_to_resume(invoke: Invoke, batch: Path) -> None:
     assert "there is no o.jsonl.resume" in invoke(*ARGS, "--resume", code=2).stderr
 
 
-def test_an_old_record_is_not_taken_for_a_new_run(invoke: Invoke, batch: Path) -> None:
-    begun(batch)
-    (batch / "go").touch()
+def test_an_old_record_is_not_taken_for_a_new_run(invoke: Invoke, begun: Path) -> None:
+    (begun / "go").touch()
     invoke(*ARGS, code=1)
-    assert not record_path(batch / "o.jsonl").exists()
+    assert not record_path(begun / "o.jsonl").exists()
 
 
 def test_a_device_has_no_record(invoke: Invoke, batch: Path) -> None:

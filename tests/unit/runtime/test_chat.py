@@ -389,6 +389,14 @@ def test_the_date_is_one_for_all_markup() -> None:
     assert chat._find_begin((), "user", False) == stamp
 
 
+def test_templates_are_compiled_once_and_stay_apart() -> None:
+    template = "{{ name }}{{ strftime_now('%f') }}{{ messages[0].content }}"
+    one, other = (ChatTemplate(template, {"name": name}, model="m") for name in "ab")
+    assert one._template is other._template
+    assert [chat.begin((), "user")[0] for chat in (one, other, one)] == ["a", "b", "a"]
+    assert one.begin((), "user")[1:] != other.begin((), "user")[1:]  # each has a time of its own
+
+
 def test_json_is_written_as_transformers_writes_it() -> None:
     template = "{{ {'a': '<é>', 'b': [1]} | tojson(indent=1) }}{{ messages[0].content }}"
     expected = whole(template, [("user", "x")], prompt=False)
