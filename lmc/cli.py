@@ -80,7 +80,7 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except LmcError as error:
-            _say(_shown(error))
+            _say(f"error: {error.shown()}")
             fault: BaseException = error
             code = exit_code(error)
         except KeyboardInterrupt as error:
@@ -93,7 +93,7 @@ class _Group(TyperGroup):
         except BaseException as error:
             if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
                 raise typer.Exit(FAILED) from None  # so the writer of help texts puts it
-            _say(_shown(_named(error)))
+            _say(f"error: {_named(error).shown()}")
             fault, code = error, FAILED
         if ctx.meta.get(options.TRACEBACK):
             traceback.print_exception(fault)
@@ -136,14 +136,6 @@ def _named(error: BaseException) -> LmcError:
     return RunError(
         text, of_traceback(error.__traceback__), hint="a program must not end the process"
     )
-
-
-def _shown(error: LmcError) -> str:
-    """An error as lines; its place stands in the first one, however long the problem is."""
-    first, *rest = error.problem.splitlines() or [""]
-    place = f" ({error.where})" if error.where else ""
-    hint = [f"  hint: {error.hint}"] if error.hint else []
-    return "\n".join([f"error: {first}{place}", *rest, *hint])
 
 
 def _one_line(message: str) -> str:

@@ -80,6 +80,13 @@ class LmcError(Exception):
         hint = f"\n  hint: {self.hint}" if self.hint else ""
         return f"{self.problem}{place}{hint}"
 
+    def shown(self) -> str:
+        """As `str`, with the place in the first line, however long the problem is."""
+        first, *rest = self.problem.splitlines() or [""]
+        place = f" ({self.where})" if self.where else ""
+        hint = [f"  hint: {self.hint}"] if self.hint else []
+        return "\n".join([f"{first}{place}", *rest, *hint])
+
 
 class UsageError(LmcError):
     """Wrong arguments or unreadable input; the command line exits with 2."""

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lmc.commands.output import writing
+from lmc.commands.source import package_of
 from lmc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,12 +44,15 @@ def record_path(output: Path) -> Path:
 def program_digest(program: Program | Loaded, path: Path) -> str:
     """A digest of a program's file and of the neighbours that it imported.
 
+    Neighbours are what lies in its folder, or in the package that it is a part of.
+
     Args:
         program: loaded from the file.
         path: the .py file or the artifact.
     """
     digest = hashlib.sha256(f"{program.name}\0".encode())
     folder = path.resolve().parent
+    folder = [folder, *folder.parents][max(len(package_of(folder)) - 1, 0)]
     files = {path.resolve()}
     if path.suffix == ".py":
         files |= {file for file in _imported() if file.is_relative_to(folder)}

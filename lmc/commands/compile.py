@@ -76,6 +76,8 @@ def compile_command(
     from lmc.commands.source import faults_of_program, load_program, source_path
     from lmc.frontend.arguments import flatten
 
+    if options.to_stdout(output):
+        output = None
     artifact = output is not None and (emit is None or output.suffix == ".lmc")
     if model is not None and not artifact and emit not in (Emit.html, Emit.report):
         note("--model only matters for artifacts, --emit html and --emit report")

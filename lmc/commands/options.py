@@ -144,12 +144,19 @@ TensorParallel = Annotated[
 Seed = Annotated[int, typer.Option("--seed", help="Of the random draws.")]
 
 
+def to_stdout(path: Path | None) -> bool:
+    """Whether the file of `-o` is standard output by name."""
+    return path is not None and str(path) == "-"
+
+
 def check_writable(path: Path, option: str) -> None:
     """Refuse a file that cannot be written, before any work is done for it.
 
     Raises:
         UsageError: it is a directory, lies in none, or may not be written.
     """
+    if str(path) == "-":
+        raise UsageError(f"{option} - names no file", hint="only -o can be standard output")
     if path.is_dir():
         raise UsageError(f"{option} {path} is a directory", hint="name a file")
     if not path.parent.is_dir():

@@ -90,6 +90,8 @@ def run_command(
             "--report and --eager exclude each other",
             hint="the page is about what was compiled; --trace FILE.json shows an eager run",
         )
+    if options.to_stdout(output):
+        output, as_json = None, as_json or batch is None
     _check_together(batch is not None, output is not None, as_json, stream, resume)
     chosen = options.compile_options(level, passes, reorder=reorder, fuse=fuse)
     how = How(

@@ -146,7 +146,7 @@ def _run(
 
 def _report(result: Result, rows: Rows, failed: int) -> None:
     if result.error is not None and failed <= SHOWN_FAILURES:
-        note(f"error: line {rows.lines[result.index]}: {result.error}")
+        note(f"error: line {rows.lines[result.index]}: {result.error.shown()}")
 
 
 def _summarize(how: How, total: int, seconds: float, engine: Engine, recorded: bool) -> None:

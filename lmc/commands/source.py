@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import importlib.util
 import itertools
 import sys
@@ -23,6 +24,7 @@ __all__ = [
     "load_program",
     "load_programs",
     "load_source",
+    "package_of",
     "source_path",
 ]
 
@@ -99,7 +101,7 @@ def _parted(source: str) -> tuple[Path, str]:
     path, name = Path(source), ""
     if not path.exists():
         file, colon, last = source.rpartition(":")
-        if colon and (not last or last.isidentifier()):
+        if colon and (not last or all(part.isidentifier() for part in last.split("."))):
             path, name = Path(file), last
     return path, name
 
@@ -120,20 +122,29 @@ def _neighbours(path: Path) -> list[str]:
 
 
 def _imported(path: Path) -> ModuleType:
-    """The file as a module of a name of its own; its directory is searched for neighbours."""
+    """The file as a module of a name of its own; its directory is searched for neighbours.
+
+    In a package it is a module of that package, so that it can say `from . import neighbour`.
+    """
     import lmc.api  # noqa: F401 - before the file's neighbours can hide anything that it imports
     from lmc.frontend.location import of_traceback
 
     name = f"lmc_program_{next(_numbers)}_{path.stem}"
+    folders = [str(path.resolve().parent)]
+    package = package_of(path.resolve().parent)
+    if package:
+        name = f"{'.'.join(package)}.{name}"
+        folders.append(str(path.resolve().parents[len(package)]))
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None, "a .py file has a loader"
     assert spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)
+    sys.path[:0] = folders
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what it prints is no result
+            if package:
+                importlib.import_module(".".join(package))
             spec.loader.exec_module(module)
     except SyntaxError as error:
         where = Location(_shown(error.filename or str(path)), error.lineno or 1)
@@ -149,9 +160,19 @@ def _imported(path: Path) -> ModuleType:
     finally:
         # At the end of the path, a neighbour called like a library cannot hide the library from
         # what lmc itself imports later, yet the program's functions can still import it.
-        sys.path.remove(folder)
-        sys.path.append(folder)
+        for folder in folders:
+            sys.path.remove(folder)
+            sys.path.append(folder)
     return module
+
+
+def package_of(folder: Path) -> list[str]:
+    """The names of the packages that a folder is, outermost first; none if it is no package."""
+    names: list[str] = []
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return names
 
 
 def _raised(error: BaseException, where: Location | None) -> TraceError:
@@ -172,9 +193,12 @@ def _chosen(module: ModuleType, path: Path, name: str) -> Program:
 
     programs = {key: held for key, held in vars(module).items() if isinstance(held, Program)}
     if name:
-        if name in programs:
-            return programs[name]
-        if hasattr(module, name):
+        held: object = module
+        for part in name.split("."):  # a method is reached through its object
+            held = getattr(held, part, None)
+        if isinstance(held, Program):
+            return held
+        if held is not None:
             raise UsageError(f"{name} in {path} is not a program", hint="decorate it with @lmc.jit")
         near = difflib.get_close_matches(name, programs, n=1)
         raise UsageError(

@@ -304,8 +304,32 @@ def test_a_device_may_be_written_twice(invoke: Invoke, program: str) -> None:
 def test_a_file_named_like_standard_input_is_none(
     invoke: Invoke, program: str, tmp_path: Path
 ) -> None:
-    invoke("run", program, "--batch", "-", "--model", "fake", "-o", "-", stdin='{"word": "tea"}')
+    given = ("run", program, "--batch", "-", "--model", "fake", "-o")
+    invoke(*given, str(tmp_path / "-"), stdin='{"word": "tea"}')
     assert len(lines_of((tmp_path / "-").read_text())) == 1
+
+
+def test_a_dash_is_standard_output(invoke: Invoke, program: str, tmp_path: Path) -> None:
+    rows = '{"word": "tea"}\n{"word": "rice"}'
+    out = invoke("run", program, "--batch", "-", "--model", "fake", "-o", "-", stdin=rows).stdout
+    assert [row["index"] for row in lines_of(out)] == [0, 1]
+    (row,) = lines_of(invoke("run", program, "--model", "fake", "-o", "-").stdout)
+    assert row == run_json(invoke, program)
+    shown = invoke("compile", program, "-o", "-").stdout
+    assert shown == invoke("compile", program).stdout
+    assert not (tmp_path / "-").exists()
+    for option in ("--stats", "--trace", "--report"):
+        err = invoke("run", program, "--model", "fake", option, "-", code=2).stderr
+        assert f"{option} - names no file" in err
+
+
+def test_the_place_of_a_failed_row_stands_in_the_first_line(invoke: Invoke, write: Write) -> None:
+    write("p.py", "import lmc\n@lmc.jit\ndef p(s, x): raise ValueError(x)\n")
+    write("rows.jsonl", json.dumps({"x": "two\nlines"}))
+    for args in (("--batch", "rows.jsonl"), ("--arg", "x=two\nlines")):
+        err = invoke("run", "p.py", "--model", "fake", *args, code=1).stderr.splitlines()
+        assert "ValueError: two (p.py:3)" in err[0]
+        assert err[1] == "lines"
 
 
 # ----------------------------------------------------------------------------------- stats

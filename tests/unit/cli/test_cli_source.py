@@ -184,3 +184,49 @@ def test_what_a_program_prints_is_no_result(invoke: Invoke, write: Write) -> Non
         for word in ("noise", "traced", "resumed")[: 3 if args[0] == "run" else 2]:
             assert word in result.stderr
             assert word not in result.stdout
+
+
+def test_a_method_is_named_with_its_object(invoke: Invoke, write: Write) -> None:
+    write(
+        "p.py",
+        """
+        import lmc
+
+        class Guide:
+            @lmc.jit
+            def ask(self, s, x: str):
+                s += x
+
+        guide = Guide()
+        """,
+    )
+    assert invoke("run", "p.py:guide.ask", "--arg", "x=tea", "--model", "fake").stdout == "tea\n"
+    err = invoke("run", "p.py:Guide.ask", "--arg", "x=tea", "--model", "fake", code=2).stderr
+    assert "was not reached through its object" in err
+    assert "no program guide.tell in p.py" in invoke("compile", "p.py:guide.tell", code=2).stderr
+    assert "guide in p.py is not a program" in invoke("compile", "p.py:guide", code=2).stderr
+
+
+def test_a_file_of_a_package_is_a_module_of_it(invoke: Invoke, write: Write) -> None:
+    for name in ("prompts_of_a_test/__init__.py", "prompts_of_a_test/deep/__init__.py"):
+        write(name, "")
+    write("prompts_of_a_test/tones.py", "TONE = 'kindly'")
+    write("prompts_of_a_test/later.py", "END = '.'")
+    write("prompts_of_a_test/deep/near.py", "NEAR = 'please'")
+    write(
+        "prompts_of_a_test/deep/p.py",
+        """
+        import lmc
+        import near
+        from . import near as same
+        from ..tones import TONE
+
+        @lmc.jit
+        def p(s, x: str):
+            from ..later import END
+            s += f"{x} {TONE}, {near.NEAR} {same.NEAR}{END}"
+        """,
+    )
+    args = ("run", "prompts_of_a_test/deep/p.py", "--arg", "x=say", "--model", "fake")
+    for more in ((), ("--eager",)):
+        assert invoke(*args, *more).stdout == "say kindly, please please.\n"
