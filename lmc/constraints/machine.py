@@ -29,6 +29,7 @@ from lmc.constraints.build import Builder
 from lmc.constraints.charset import CharSet
 from lmc.constraints.derivatives import Derivatives
 from lmc.constraints.expression import Expression
+from lmc.constraints.lengths import SMALLER, Lengths
 from lmc.constraints.roaming import Roaming
 from lmc.constraints.terms import Arena, Kind, Term
 from lmc.constraints.widening import Widening
@@ -46,7 +47,6 @@ _WIDE_UNION = 24  # arms; what follows such unions is made with a machine too
 _MOST_ARMS = 250  # of them
 _MOST_SEARCHED = 200_000  # states looked at to find out whether anything can match
 _MOST_WORK = 2_000_000  # ways out of states in a search, each times the parts of its state
-_SMALLER = "use fewer patterns or look-arounds at once, or smaller counts beside them"
 
 
 class Machine:
@@ -75,7 +75,6 @@ class Machine:
         self._numbers: dict[Term, int] = {}
         self._accepting: list[bool] = []
         self._live: dict[Term, bool] = {}
-        self._least: dict[int, int] = {}
         self._next_bytes: dict[int, int] = {}
         myself = weakref.proxy(self)  # no cycle: a machine goes as soon as nobody holds it
 
@@ -83,6 +82,7 @@ class Machine:
             return bool(myself._is_live(term))
 
         self._widening = Widening(self._derivatives, is_live, FAR)
+        self._lengths = Lengths(self._derivatives, is_live)
         self.nodes = len(self.alphabet.spelling.below)
         self._words = (self.alphabet.size + 63) // 64
         self.below = np.array(
@@ -263,7 +263,7 @@ class Machine:
                     heapq.heappush(heap, (_hope(after), len(came_from), after))
             if len(came_from) > _MOST_SEARCHED or work > _MOST_WORK:
                 raise BudgetError(
-                    "it takes too long to find out whether this can match anything", hint=_SMALLER
+                    "it takes too long to find out whether this can match anything", hint=SMALLER
                 )
         self._live.update(dict.fromkeys(came_from, False))
         return False
@@ -357,46 +357,12 @@ class Machine:
         return best
 
     def _least_of(self, state: int) -> int:
-        known = self._known_least(state)
+        term = self._terms[state]
+        known = self._lengths.known(term)
         if known is None:
             with self._lock:
-                known = self._search_least(state)
+                known = self._lengths.of(term)
         return known
-
-    def _known_least(self, state: int) -> int | None:
-        term = self._terms[state]
-        return term.least if term.plain else self._least.get(state)
-
-    def _search_least(self, start: int) -> int:
-        """Dijkstra's way to the next end. What it learns of the states on that way is kept."""
-        best = {start: 0}
-        came_from: dict[int, int] = {}
-        heap = [(0, False, start)]  # with the rest of the way, where that is known
-        work = 0
-        while heap:
-            length, whole, at = heapq.heappop(heap)
-            if whole or self._accepting[at]:
-                state: int | None = at
-                while state is not None:
-                    self._least[state] = length - best[state]
-                    state = came_from.get(state)
-                return length
-            if length > best[at]:
-                continue
-            targets = list(self.targets(at))
-            work += len(targets) * len(self._terms[at].args)
-            if work > _MOST_WORK:
-                raise BudgetError(
-                    "it takes too long to find the shortest text that matches", hint=_SMALLER
-                )
-            for mask, target in targets:
-                total = length + self.alphabet.least_bytes(mask)
-                if total < best.get(target, total + 1):
-                    best[target] = total
-                    came_from[target] = at
-                    rest = self._known_least(target)
-                    heapq.heappush(heap, (total + (rest or 0), rest is not None, target))
-        raise AssertionError("a state that exists can be completed")
 
     def measured(self, state: int, measure: Callable[[Term], _T]) -> _T:
         """What `measure` says of the term of a state, which it may take apart."""

@@ -12,6 +12,7 @@ from lmc.constraints import Automaton, algebra
 from lmc.constraints.compressed import Edge, compressed
 from lmc.constraints.dfa import Dfa
 from lmc.constraints.regex import parse
+from lmc.constraints.texts import shortest_text
 from tests.property.constraints_patterns import patterns
 
 SHORT = ["".join(t) for n in range(5) for t in itertools.product("ab0", repeat=n)]
@@ -126,3 +127,31 @@ def test_the_compressed_view_is_the_same_automaton(item: Automaton) -> None:
 
     for text in SHORT:
         assert walked(text) == item.matches(text)
+
+
+@fast
+@given(SETS, SETS, SETS, st.integers(0, 99))
+def test_the_shortest_end_is_found_by_parts(
+    a: Automaton, b: Automaton, c: Automaton, seed: int
+) -> None:
+    draw = random.Random(seed)
+    for item in (
+        (a & ~b) + c + (b & c),
+        (a - b).repeat(2, 3) | (b & c) + (c - a),
+        ((a - c) + b).star() + (c | (a & b) + a),
+        ~(a + (b - c)) & (c | b),
+    ):
+        dfa = item.dfa()
+        if dfa.is_empty():
+            continue
+        machine = item.machine
+        assert machine.start is not None
+        assert machine.least_bytes(machine.start) == dfa.lengths()[0]
+        begun = item.sample(draw, 4).encode()
+        for end in range(len(begun) + 1):
+            place = machine.run(machine.start, begun[:end])
+            rest = machine.least_bytes(place)
+            assert rest <= len(begun) - end
+            state, inside = divmod(place, machine.nodes)
+            if not inside:
+                assert len(shortest_text(machine, state).encode()) == rest

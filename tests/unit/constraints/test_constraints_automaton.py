@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from lmc.constraints import Automaton, algebra, automaton_of, machine
+from lmc.constraints import Automaton, algebra, automaton_of, lengths, machine
 from lmc.constraints.compressed import compressed
 from lmc.constraints.description import fixed_in
 from lmc.constraints.dfa import made
@@ -344,6 +344,7 @@ def test_a_conjunction_of_many_is_found_to_match_quickly(monkeypatch: pytest.Mon
     assert whole.matches("jihgfedcba")
     assert not whole.matches("jihgfedcb")
     monkeypatch.setattr(machine, "_MOST_WORK", 1_500)
+    monkeypatch.setattr(lengths, "_MOST_WORK", 1_500)
     assert machine.Machine(whole.expression).start is not None
     with pytest.raises(ConstraintError, match="takes too long to find the shortest text"):
         automaton_of("regex", looks + "x?")
@@ -364,3 +365,33 @@ def test_the_shortest_end_is_known_all_along_the_way() -> None:
             ends = {n for p in ends for b in b"abcx" if (n := whole.step(p, b)) >= 0}
             depth += 1
         assert whole.least_bytes(at) == depth
+
+
+def test_what_stands_in_a_row_is_no_matter_of_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest text is that of each part: patterns with lengths in many fields add up."""
+    monkeypatch.setattr(lengths, "_MOST_WORK", 20_000)
+    words = {"type": "string", "pattern": "^(?:\\S+\\s+){0,29}\\S+$", "maxLength": 300}
+    address = {"type": "string", "anyOf": [{"format": "hostname"}, {"format": "ipv6"}]}
+    names = [f"f{n}" for n in range(9)]
+    fields = {name: address if n % 3 == 0 else words for n, name in enumerate(names)}
+    many = {"type": "object", "properties": fields, "required": names}
+    whole = automaton_of("json_schema", many)
+    for text in (whole.shortest(), whole.sample(random.Random(1), 60)):
+        assert list(json.loads(text))[:9] == names
+    least = whole.machine.least_bytes(whole.machine.start or 0)
+    assert least == len(whole.shortest().encode())
+
+
+def test_the_shortest_text_of_what_contains_itself() -> None:
+    word = {"type": "string", "pattern": "^x{3}", "maxLength": 9}
+    tree = {
+        "type": "object",
+        "properties": {"v": word, "next": {"anyOf": [{"$ref": "#"}, {"const": "y" * 30}]}},
+        "required": ["v", "next"],
+        "additionalProperties": False,
+    }
+    whole = automaton_of("json_schema", tree)
+    shortest = '{"v":"xxx","next":"' + "y" * 30 + '"}'
+    assert whole.shortest() == shortest
+    at = whole.machine.run(whole.machine.start or 0, b'{"v":"xxxx","next":{')
+    assert whole.machine.least_bytes(at) == len(shortest) - 1 + 1
