@@ -288,7 +288,8 @@ class JsonMatcher(TokenMatcher):
         return None
 
     def advance(self, token: int) -> None:
-        if self._ended or not self._fits(token):
+        known = 0 <= token < len(self.vocabulary)
+        if self._ended or not known or not self._fits(token):
             raise ValueError(f"token {token} is not allowed here")
         super().advance(token)
         self._keys = self._keys.read(self.vocabulary.token_bytes[token] or b"")

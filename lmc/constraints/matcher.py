@@ -116,9 +116,9 @@ class TokenMatcher:
         """Take a token.
 
         Raises:
-            ValueError: the token is not allowed here.
+            ValueError: the token is not allowed here, or there is none of that number.
         """
-        if not self._ended:
+        if not self._ended and 0 <= token < len(self.vocabulary):
             after = self._table.step(self._place, token)
             if after != DEAD:
                 self._place = after

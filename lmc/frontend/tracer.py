@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from lmc.constraints.known import automaton_for
-from lmc.errors import LmcError, Location, TraceError, UsageError, told
+from lmc.errors import LmcError, Location, TraceError, told
 from lmc.frontend.advice import advice, reason
 from lmc.frontend.arguments import Arguments, unflatten
 from lmc.frontend.dsl import State
@@ -421,8 +421,6 @@ class _Tracer:
         at: Location | None,
     ) -> tuple[Value, Value]:
         operands = tuple(map(self._operand, choices))
-        if Const("") in operands and not self._guarded:  # it would fail whenever it is done
-            raise UsageError("select() has an empty choice", at, hint="leave it out")
         op = Select(state, operands, name, method, temperature, len(self._calls))
         after, choice = self._call(op, at)
         if all(isinstance(operand, Const) for operand in operands):

@@ -8,6 +8,7 @@ import random
 import threading
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,6 +108,19 @@ def test_a_refused_token_leaves_the_matcher_where_it_was(gpt2: Vocabulary) -> No
         with pytest.raises(ValueError, match="not allowed"):
             matcher.advance(token)
     assert matcher.mask() is before
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [("regex", "a?b"), ("json_schema", {"type": "object", "patternProperties": {"a": True}})],
+)
+def test_a_number_that_is_no_token_is_refused(kind: str, source: Any) -> None:
+    vocabulary = small_vocabulary("gpt2")
+    matcher = compile(kind, source, vocabulary)
+    for token in (-1, -len(vocabulary), len(vocabulary), 2**40):
+        with pytest.raises(ValueError, match=f"token {token} is not allowed here"):
+            matcher.advance(token)
+        assert matcher.mask().any()
 
 
 def test_a_fork_goes_its_own_way(gpt2: Vocabulary) -> None:

@@ -326,6 +326,29 @@ def test_an_empty_choice_fails_where_its_call_does(x: str, eager: bool, fake: lm
     assert (value[1] in ("a1", "b")) if x else value[1].startswith("select() has an empty choice (")
 
 
+def test_an_empty_choice_that_is_written_so_fails_there_too(fake: lmc.Engine) -> None:
+    @lmc.jit
+    def p(s: State, x: str) -> Any:
+        s += x
+        forks = s.fork(2)
+        forks += lambda i: lmc.select("c", ["d", "a" * i])
+        forks.join(on_error="collect")
+        unread = s.copy()
+        unread += lmc.select("e", ["", "a"])
+        return [type(one).__name__ for one in s["c"]]
+
+    @lmc.jit
+    def alone(s: State) -> None:
+        s += "Which? " + lmc.select("c", ["a", ""])
+
+    for eager in (False, True):
+        assert p.run(x="it", eager=eager).value == ["UsageError", "str"]
+    out = both(alone)
+    assert isinstance(out.error, UsageError)
+    line = alone.function.__code__.co_firstlineno + 2
+    assert str(out.error.where).endswith(f"test_select_score.py:{line}")
+
+
 def test_an_empty_choice_that_is_caught(fake: lmc.Engine) -> None:
     @lmc.jit
     def p(s: State) -> str:
