@@ -136,7 +136,8 @@ def _compare(check: _Check, engine: Engine, chosen: Options) -> tuple[str, bool]
     alike = f", {failed} of which failed alike" if failed else ""
     return (
         f"{count} row{'s' * (count != 1)}{made_up}{alike}: compiled and eager give the same, "
-        f"token by token ({calls} model calls in variables, {tokens} tokens)\n",
+        f"token by token ({calls} model call{'s' * (calls != 1)} in variables, "
+        f"{tokens} token{'s' * (tokens != 1)})\n",
         True,
     )
 
