@@ -92,12 +92,16 @@ def _blamed(source: str, part: Part, error: BudgetError) -> ConstraintError:
 
 def _choices(source: object) -> Automaton:
     if isinstance(source, str) or not isinstance(source, Sequence):
-        raise ConstraintError("choices are a list of texts")
+        raise ConstraintError(
+            f"choices is {source!r:.60}", hint='give a list of texts, as in choices=["yes", "no"]'
+        )
     if not source:
         raise ConstraintError("there are no choices", hint="give at least one text")
     for choice in source:
         if not isinstance(choice, str):
-            raise ConstraintError(f"a choice is a text, not {type(choice).__name__}")
+            raise ConstraintError(
+                f"a choice is {choice!r:.60}, which is no text", hint="give a list of texts"
+            )
         try:
             choice.encode()
         except UnicodeEncodeError:

@@ -82,8 +82,9 @@ class GenWork:
         self._state: TokenState | None = None
         self._jump = request.params.jump_forward
         params = request.params
-        # One token of the closing text may be needed, to tell that what is before it has ended.
-        seam = min(1, request.closing_tokens)
+        # The first character of the closing text may be needed, to tell that what is before it has
+        # ended; it may be spelled in as many tokens as it has bytes.
+        seam = min(len(request.closing[:1].encode()), request.closing_tokens)
         self._limit = min(params.max_tokens + request.extra_tokens + seam, limit)
         self._closing = request.closing
         self._closing_tokens = request.closing_tokens - seam

@@ -253,3 +253,13 @@ def test_a_schema_that_holds_itself_as_an_object(fake: lmc.Engine) -> None:
     with pytest.raises(UsageError, match="cannot be written as JSON"):
         tied.run()
     assert "cannot be written as JSON" in str(tied.run(eager=True).error)
+
+
+@pytest.mark.parametrize(
+    ("choices", "problem"),
+    [("yes", "choices is 'yes'"), (["yes", 7], "a choice is 7"), (["yes", None], "a choice is No")],
+)
+def test_what_is_no_list_of_texts_is_refused_with_its_value(choices: Any, problem: str) -> None:
+    with pytest.raises(ConstraintError, match=problem) as caught:
+        lmc.constraints.automaton_of("choices", choices)
+    assert "a list of texts" in str(caught.value.hint)

@@ -330,3 +330,20 @@ def test_it_is_complete_if_there_is_room_for_the_shortest(spare: int, fake: lmc.
     for out in p.run_batch([{"word": f"{n}: "} for n in range(12)]):
         assert out.error is None
         assert out.meta("note").finish_reason == "constraint"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("spare", [0, 1, 5])
+@pytest.mark.parametrize("end", ["\u00e9", "\U0001f642", "\u00e9. Q9!", '"\U0001f642'])
+def test_a_template_is_not_cut_inside_the_character_that_closes_it(
+    end: str, spare: int, fake: lmc.Engine
+) -> None:
+    @lmc.jit
+    def p(s: State, word: str) -> None:
+        digits = lmc.gen("n", regex="[0-9]+", max_tokens=1 + spare, temperature=1.0)
+        s += word + "n: " + digits + end
+
+    for index in range(8):
+        out = p.run(word=f"{index} ", seed=index)
+        assert out.text == f"{index} n: {out['n']}{end}"
+        assert out.meta("n").finish_reason == "constraint"  # type: ignore[union-attr]
+        assert p.run(word=f"{index} ", seed=index, eager=True).text == out.text
