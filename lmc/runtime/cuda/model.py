@@ -49,6 +49,16 @@ class _Layer:
     down: Tensor
 
 
+def _blocks_of_one(inner: int, gated: bool, normed: bool) -> tuple[int, int, int]:
+    """Columns and positions of a block of one row's product, and warps.
+
+    They are what was fastest with an 8B model's matrices.
+    """
+    if inner > 8192:
+        return 4, 2048, 4
+    return (8, 512, 2) if gated else (2, 2048, 8) if normed else (4, 2048, 8)
+
+
 def _power(number: int) -> int:
     """The least power of two that is not below a number."""
     return 1 << (number - 1).bit_length()
@@ -286,10 +296,7 @@ class DeviceModel:
         """
         columns, inner = out.shape[1], weight.shape[1]
         gated = len(weight) == 2 * columns
-        # columns and positions of a block, and warps: what was fastest with an 8B model's matrices
-        blocks = (8, 512, 2) if gated else (2, 2048, 8) if norm is not None else (4, 2048, 8)
-        if inner > 8192:
-            blocks = (4, 2048, 4)
+        blocks = _blocks_of_one(inner, gated, norm is not None)
         one_row_product[(-(-columns // blocks[0]),)](
             x, weight, out, x if norm is None else norm, x if bias is None else bias,
             self.config.rms_eps, COLUMNS=columns, INNER=inner, BLOCK_N=blocks[0],

@@ -96,6 +96,7 @@ class OneMask:
         return False
 
 
+@pytest.mark.usefixtures("few_programs")
 def test_texts_are_the_same_where_memory_was_short(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def test_torch_draws_what_was_recorded(recorded: Recorded, expected: list[Outcom
     assert [list(outcome.tokens) for outcome in expected] == drawn
 
 
+@pytest.mark.usefixtures("few_programs")
 def test_the_device_draws_what_torch_draws(
     recorded: Recorded, expected: list[Outcome], device: str
 ) -> None:

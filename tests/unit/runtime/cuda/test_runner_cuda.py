@@ -25,6 +25,8 @@ from tests.unit.runtime.random_models import (
     some_slots,
 )
 
+few_programs = pytest.mark.usefixtures("few_programs")
+
 EVERY = (0, 5, 17, 318)
 POOL = 512
 SMALL = {name: replace(config, layers=2) for name, config in VARIANTS.items()}
@@ -97,6 +99,7 @@ def replace_start(sequence: Sequence, done: int) -> Sequence:
     return sequence
 
 
+@few_programs
 def test_deterministic_rows_do_not_depend_on_chunks_or_company(device: str) -> None:
     count = 24
     dtype = "bfloat16" if device == "cuda" else "float32"
@@ -116,6 +119,7 @@ def test_deterministic_rows_do_not_depend_on_chunks_or_company(device: str) -> N
         assert (np.concatenate(got) == expected).all()
 
 
+@few_programs
 def test_more_partial_results_than_there_was_room_for(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +166,7 @@ def test_attention_of_another_kind_gives_the_same(device: str) -> None:
     np.testing.assert_allclose(scores(mine), scores(theirs), atol=1e-3)
 
 
+@few_programs
 def test_a_repeated_step_draws_what_steps_one_by_one_draw(device: str) -> None:
     gpu = make("llama", device)
     slots = some_slots(400, seed=3, pool=POOL)
@@ -190,6 +195,7 @@ def test_a_repeated_step_draws_what_steps_one_by_one_draw(device: str) -> None:
     assert len(drawn[0][0]) == 4
 
 
+@few_programs
 def test_a_step_goes_on_from_draws_that_only_the_device_knows(device: str) -> None:
     """Two of three rows go on, in another order, after a step that draws once and one of four."""
     gpu = make("llama", device)
@@ -243,6 +249,7 @@ def table_of(vocabulary: int) -> TokenClasses:
     return TokenClasses(class_of.astype(np.int16), table, forced, forced, {})
 
 
+@few_programs
 def test_repeats_follow_the_tables_of_constraints(device: str) -> None:
     """What a repeated step gives is what steps with masks give; its first pass may be long."""
     gpu = make("llama", device)
@@ -328,6 +335,7 @@ def test_graphs_give_what_launches_give(variant: str) -> None:
     np.testing.assert_allclose(runs[0], runs[1], atol=0.1)
 
 
+@few_programs
 def test_all_kernels_are_used_before_the_first_step(device: str) -> None:
     """Also those for rows that another attention backend leaves to the one that can do all."""
     gpu = make("llama", device)
