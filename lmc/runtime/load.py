@@ -44,6 +44,7 @@ CPU_RUNNING = 128  # requests at once
 GPU_RUNNING = 512
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+ATTENTIONS = ("auto", "tiles", "torch", "reference", "triton", "flashinfer")
 
 
 class LocalEngine:
@@ -111,6 +112,10 @@ class LocalEngine:
             raise UsageError(f"there is no device {device!r}", hint=_one_of(DEVICES))
         if dtype not in DTYPES:
             raise UsageError(f"dtype is {dtype!r}", hint=_one_of(DTYPES))
+        if attention not in ATTENTIONS:
+            raise UsageError(
+                f"there is no attention backend {attention!r}", hint=_one_of(ATTENTIONS)
+            )
         self.model = model
         self.seed = seed
         files = resolve(model, progress)

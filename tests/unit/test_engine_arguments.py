@@ -8,6 +8,7 @@ import pytest
 
 import lmc
 from lmc.errors import CapacityError, ModelError, UsageError
+from lmc.runtime.load import ATTENTIONS
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,7 @@ from lmc.errors import CapacityError, ModelError, UsageError
         ({"model": None}, "model is None"),
         ({"device": "tpu"}, "there is no device 'tpu'"),
         ({"dtype": "int3"}, "dtype is 'int3'"),
+        ({"attention": "fast"}, "there is no attention backend 'fast'"),
     ],
 )
 def test_an_engine_refuses_wrong_arguments(options: dict[str, Any], problem: str) -> None:
@@ -62,3 +64,11 @@ def test_options_of_wrong_types_are_refused(options: dict[str, Any], problem: st
     with pytest.raises(UsageError, match=problem) as caught:
         lmc.Options(**options)
     assert caught.value.hint
+
+
+def test_every_attention_backend_may_be_asked_for() -> None:
+    pytest.importorskip("torch")
+    from lmc.runtime.attention.registry import ATTENTION
+    from lmc.runtime.cuda.backends import DEVICE_ATTENTION
+
+    assert set(ATTENTIONS) == {"auto", *ATTENTION, *DEVICE_ATTENTION}
