@@ -135,7 +135,8 @@ class EngineCore:
         self._start: Callable[[Step], Flight] = getattr(runner, "start", self._run_now)
         self._flights: deque[tuple[Step, Flight]] = deque()  # under way, the oldest first
         self._looked_ahead = False  # in vain, and nothing has changed since
-        self._enough = self._half = max_batch_tokens // 2  # prompt tokens for a second step
+        self._settled = False  # nothing is to be done until a step ends
+        self._half = max_batch_tokens // 2  # prompt tokens for a second step
         self.observer: Observer | None = None  # set before anything runs
 
     def _run_now(self, step: Step) -> Flight:
@@ -190,7 +191,7 @@ class EngineCore:
         """
         if self._closed:
             raise RunError("the engine is closed", hint="run inside its `with` block")
-        self._looked_ahead, self._enough = False, self._half
+        self._looked_ahead = self._settled = False
         job = self._scheduler.submit(request)
         handle = self._handles[job] = Handle(job, on_done, on_text)
         return handle
@@ -232,15 +233,18 @@ class EngineCore:
             return False
         if self._scheduler.short_of_memory:
             return False
-        return self._scheduler.has_prompts(self._enough)
+        if not self._settled:
+            return self._scheduler.has_prompts(self._half)
+        return self._scheduler.goes_on() or self._scheduler.has_prompts(min(FEW, self._half))
 
     def settle_for_few(self) -> None:
-        """Start a second step for fewer prompts, as nothing else is to be done until a step ends.
+        """Start a second step for less, as nothing else is to be done until a step ends.
 
-        As long as nothing is submitted and no step starts or ends.
+        It is for fewer prompts, or for all that run. As long as nothing is submitted and no step
+        starts or ends.
         """
-        if self._enough > FEW and len(self._flights) == 1:
-            self._looked_ahead, self._enough = False, FEW
+        if not self._settled and len(self._flights) == 1:
+            self._looked_ahead, self._settled = False, True
 
     def step(self) -> bool:
         """Compute one step and hand over what ended; returns whether there was anything to do.
@@ -274,12 +278,12 @@ class EngineCore:
                     flights.append((step, flight))
             self._looked_ahead = step is None
             if step is not None:  # in vain for few is in vain until something changes
-                self._enough = self._half
+                self._settled = False
             if self.overlaps:
                 return
         if flights:
             step, flight = flights.popleft()
-            self._looked_ahead, self._enough = False, self._half
+            self._looked_ahead = self._settled = False
             failed = True
             try:
                 outcome = self._runner_gives(flight.outcome, step, 0)

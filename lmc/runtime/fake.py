@@ -99,8 +99,9 @@ class FakeRunner:
         if step.after:
             segments = [
                 dataclasses.replace(segment, tokens=np.array([self._drawn[which]], np.int32))
+                if which >= 0 else segment
                 for segment, which in zip(step.segments, step.after, strict=True)
-            ]
+            ]  # fmt: skip
             step = dataclasses.replace(step, segments=tuple(segments), after=())
         if step.repeats == 1:
             outcome = self._run(step.segments)

@@ -191,10 +191,14 @@ class GenWork:
 
     def likely(self) -> int:
         """How many tokens are likely to be left."""
-        if self._state is None:
+        if self._constraint is None:
             return self.to_make()
-        least = int(self._state.classes.least[self._state.number])
-        return self.to_make() if least == LEAST_CAP else round(MORE_THAN_LEAST * least) + 1
+        least = self._shortest - len(self.made)
+        if self._state is not None:
+            least = int(self._state.classes.least[self._state.number])
+        if least == LEAST_CAP:
+            return self.to_make()
+        return min(self.to_make(), round(MORE_THAN_LEAST * max(least, 0)) + 1)
 
     def prepare(self) -> None:
         """Ask the constraint what may come next.

@@ -41,6 +41,7 @@ class Job:
         stage: where it stands.
         cached_tokens: of its prompt, how many were found in the cache.
         submitted, started, first_token: when, by the monotonic clock; None if not yet.
+        turn: its number among those that began to run or to go on, in the order in which they did.
         in_flight: whether it takes part in a step that is under way, or has all that its request
             wants and has not been gone on with.
         outcome: the result, or the error, once the stage is DONE or ABORTED.
@@ -61,6 +62,7 @@ class Job:
         "stage",
         "started",
         "submitted",
+        "turn",
         "work",
     )
 
@@ -72,6 +74,7 @@ class Job:
         self.submitted = time.monotonic()
         self.started: float | None = None
         self.first_token: float | None = None
+        self.turn = 0
         self.in_flight = False
         self.outcome: Result | LmcError = None
         self.work: Work | None = None

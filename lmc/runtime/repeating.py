@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from lmc.runtime.job import Job
 from lmc.runtime.work import GenWork
 
-__all__ = ["repeats_after", "repeats_of"]
+__all__ = ["ends", "repeats_after", "repeats_of", "rides"]
 
 _REPEATS_BEYOND = 4  # repeats that are made although a request ends before
 _LEFT_BEHIND = 8  # one of so many requests may take part in the first of several repeats only
@@ -57,22 +57,42 @@ def repeats_of(
     ))  # fmt: skip
 
 
-def repeats_after(live: Sequence[Job], left: int, most: int, context: int, available: int) -> int:
-    """How often a step may be repeated that continues another one; 0 if there must be none.
+def repeats_after(riding: Sequence[Job], left: int, most: int, context: int, available: int) -> int:
+    """How often a step may be repeated that continues another one; 1 is once.
 
     Args:
-        live: all that takes part in both, at least one.
-        left: how many repeats of the first are not done yet.
+        riding: all that takes part in it, at least one; see `rides`.
+        left: how many draws of the first are not known yet.
         most, context, available: as for `repeats_of`.
     """
     first_end = context
-    for job in live:
-        work, sequence = job.need_work(), job.sequence
-        if not isinstance(work, GenWork) or work.constrained:
-            return 0
-        if sequence.placed + 1 != sequence.total + left:
-            return 0
-        most = min(most, work.ahead(), context - sequence.total - left + 1)
+    for job in riding:
+        work = job.need_work()
+        assert isinstance(work, GenWork), "others do not ride"
+        most = min(most, work.ahead(), context - job.sequence.total - left + 1)
         first_end = min(first_end, work.to_make() - left)
-    repeats = min(most, max(first_end, _REPEATS_BEYOND), available // len(live))
-    return repeats if first_end > 0 and repeats > 1 else 0
+    return max(1, min(most, max(first_end, _REPEATS_BEYOND), available // len(riding)))
+
+
+def rides(job: Job, left: int) -> bool:
+    """Whether a job whose step is under way can go on in the next one, from a token not known yet.
+
+    Nothing may be needed to draw the token after that but the token itself.
+
+    Args:
+        left: how many draws of the step are not known yet.
+    """
+    work, sequence = job.need_work(), job.sequence
+    return (
+        isinstance(work, GenWork)
+        and sequence.placed + 1 == sequence.total + left
+        and not work.constrained
+        and work.to_make() > left
+        and work.ahead() > 0
+    )
+
+
+def ends(job: Job, left: int) -> bool:
+    """Whether a job whose step is under way certainly ends with it; `left` as for `rides`."""
+    work = job.need_work()
+    return isinstance(work, GenWork) and not work.constrained and work.to_make() <= left

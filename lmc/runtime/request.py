@@ -314,7 +314,8 @@ class Step:
             first pass, a token that they say is forced is given instead of a draw; where they are
             at an end, what is given means nothing, and may be -1. One with a mask keeps it.
         after: empty, or for each segment the one of the step started before this one whose last
-            draw is its token; what stands in `Segment.tokens` says nothing then.
+            draw is its token; what stands in `Segment.tokens` says nothing then. -1 if its tokens
+            are known. One whose token is not has a sample, and no `state`.
     """
 
     segments: tuple[Segment, ...]

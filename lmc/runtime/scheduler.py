@@ -28,8 +28,9 @@ no part in the first: where many prompts wait, the device then never waits for t
 in the order in which they were given, so the second may read what the first writes.
 
 Steps that continue. Where a step is repeated and all that run go on beyond its end, the next one is
-given before its last tokens are known: they go from draw to draw on the device. Its requests take
-part in two steps then. What is computed for one that has ended meanwhile is not looked at.
+given before its last tokens are known: they go from draw to draw on the device. So they do where a
+step is not repeated and another one is given while it is under way: those that draw a token take
+part in both. What is computed for one that has ended meanwhile is not looked at.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from lmc.errors import Cancelled, CapacityError, InternalError, LmcError, RunErr
 from lmc.runtime.device_memory import DeviceMemoryError, StepRoom
 from lmc.runtime.job import MOVES, Job, Stage
 from lmc.runtime.kv_memory import KVMemory
-from lmc.runtime.repeating import repeats_after, repeats_of
+from lmc.runtime.repeating import ends, repeats_after, repeats_of, rides
 from lmc.runtime.request import GenRequest, GenResult, IntArray, Outcome, Request, Segment, Step
 from lmc.runtime.score_work import ScoreWork
 from lmc.runtime.sequence import TokenSequence
@@ -53,16 +54,19 @@ from lmc.runtime.stats import EngineStats
 from lmc.runtime.waiting import WaitingQueue
 from lmc.runtime.work import GenWork, Result, Vocabulary, Work, work_of
 
-__all__ = ["WORTHWHILE", "Scheduler"]
+__all__ = ["SPREAD", "WORTHWHILE", "Scheduler"]
 
 WORTHWHILE = 2048
 """Prompt tokens for which a device that has nothing to do starts before all rows have had a turn.
 
 A forward pass of so many costs hardly more a token than a longer one.
 """
+SPREAD = 2048
+"""Prompt tokens at least of a step, where they are spread over the steps of those that decode."""
 _WINDOW = 64  # waiting requests among which the longest cached prefix is looked for
 _OTHERS_SHARE = 0.25  # of a step, for those that came after a long prompt
 _NO_SLOTS: IntArray = np.empty(0, np.int32)
+_ENDS_SHARE = 0.25  # of those that run may end with a step before the next one is given
 _LEAD = 4  # repeats that are not done when the next step is given
 _FIRST_ROOM = 64  # tokens that a sequence can grow by before its buffers are moved
 
@@ -87,7 +91,12 @@ class _Part:
         return self.job.ended or self.job.work is not self.work
 
 
-_Flight = list[_Part]
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step under way."""
+
+    parts: list[_Part]
+    repeats: int
 
 
 class Scheduler:
@@ -134,12 +143,15 @@ class Scheduler:
         self._most_repeats = most_repeats
         self._follows_states = follows_states
         self._repeats = 1  # of the step that is put together
+        self._slack = 0  # tokens beyond its budget that may complete a prompt
         self._running: list[Job] = []  # in order of admission
         self._waiting = WaitingQueue(max_overtaken)
         self._arrivals = 0
+        self._turns = 0
         self._flights: deque[_Flight] = deque()  # steps under way, the oldest first
         self._parts: list[_Part] = []
         self._segments: list[Segment] = []
+        self._after: tuple[int, ...] = ()  # of the first segments, as in `Step.after`
         self._cancelled: list[Job] = []  # that take part in a step under way
         self._finished: deque[Job] = deque()  # whose requests have all they want
 
@@ -160,7 +172,7 @@ class Scheduler:
     @property
     def in_flight(self) -> int:
         """How many requests take part in the step that was given last."""
-        return len(self._flights[-1]) if self._flights else 0
+        return len(self._flights[-1].parts) if self._flights else 0
 
     @property
     def waiting(self) -> int:
@@ -246,6 +258,43 @@ class Scheduler:
                 found += _gain(longest, job, job.unplaced() - self._matched(job))
         return found >= tokens
 
+    def goes_on(self) -> bool:
+        """Whether nothing is gained by waiting for the step under way before the next one is given.
+
+        All that run can take part in it, some from tokens that are not known yet, or end before,
+        which must be few, as they may go on with prompts that those who decode could have joined.
+        Or all of that step end with it and nothing follows, and others are left.
+        """
+        if len(self._flights) != 1 or self._room.short or self._cancelled:
+            return False
+        busy = [job for job in self._running if job.in_flight]
+        riding = self._riding()
+        if riding:
+            return not self._others_wait() and self._few_end(busy, len(riding), left=1)
+        others = self._others_wait() or len(busy) < len(self._running)
+        return others and all(ends(job, 1) and not _comes_back(job) for job in busy)
+
+    def _few_end(self, busy: list[Job], riding: int, left: int) -> bool:
+        """Whether all that do not ride end before the next step, and are few."""
+        over = sum(ends(job, left) for job in busy)
+        return riding + over == len(busy) and over <= _ENDS_SHARE * len(self._running)
+
+    def _riding(self) -> list[_Part]:
+        """Parts of the one step under way whose jobs can go on in the next one."""
+        if len(self._flights) != 1 or self._room.short or self._most_repeats == 1:
+            return []
+        flight = self._flights[0]
+        if flight.repeats > 1:
+            return []
+        return self._riders(flight.parts, left=1)
+
+    def _riders(self, parts: list[_Part], left: int) -> list[_Part]:
+        cancelled = self._cancelled
+        return [
+            part for part in parts
+            if not part.over and part.job not in cancelled and rides(part.job, left)
+        ]  # fmt: skip
+
     def next(self) -> Step | None:
         """The next step, or None: nothing is left to compute, or all that is takes part in a step.
 
@@ -254,7 +303,7 @@ class Scheduler:
         """
         if len(self._flights) > 1:
             raise InternalError("a third step was asked for before the first one was finished")
-        self._parts, self._segments = [], []
+        self._parts, self._segments, self._after = [], [], ()
         while True:
             self._repeats = 1
             self._thin_out()
@@ -267,13 +316,17 @@ class Scheduler:
                 break
         if not self._segments:
             return None
-        return self._launched(Step(tuple(self._segments), self._repeats))
+        return self._launched()
 
-    def _launched(self, step: Step) -> Step:
+    def _launched(self) -> Step:
         """The step that has been put together is under way."""
+        after = self._after
+        if after:
+            after += (-1,) * (len(self._segments) - len(after))
+        step = Step(tuple(self._segments), self._repeats, after)
         for part in self._parts:
             part.job.in_flight = True
-        self._flights.append(self._parts)
+        self._flights.append(_Flight(self._parts, step.repeats))
         self.memory.launched()
         self.stats.model_steps += step.repeats
         self.stats.computed_tokens += sum(len(s.tokens) for s in step.segments)
@@ -412,14 +465,14 @@ class Scheduler:
         self.memory.drop_fresh(kept)
         self._stop_cancelled()
 
-    def _landed(self, flight: _Flight) -> _Flight:
+    def _landed(self, flight: _Flight) -> list[_Part]:
         """The jobs of a step take part in it no more, and in none if no other continues it."""
-        for part in flight:
+        for part in flight.parts:
             part.job.in_flight = False
         for other in self._flights:
-            for part in other:
+            for part in other.parts:
                 part.job.in_flight = not part.over
-        return flight
+        return flight.parts
 
     def abandon(self, jobs: Iterable[Job], make_error: Callable[[], LmcError]) -> None:
         """End all of `jobs`, whatever state this is in; nothing else may be called afterwards."""
@@ -452,27 +505,75 @@ class Scheduler:
         budget = self._room.tokens
         free = [job for job in self._running if not job.in_flight]
         decoding = [job for job in free if job.stage is Stage.DECODE]
+        decoding = [job for job in decoding if self._prepared(job)]
+        counts = self._decode_counts(decoding)
+        wanted = sum(counts)
+        riding = self._riding()
+        if wanted > self.memory.available:
+            return False
+        if riding and wanted + len(riding) <= self.memory.available:
+            if len(riding) == len(self._running) and not self._others_wait():
+                self._repeats = self._repeats_after(riding, left=1)
+            self._place_riding(riding, left=1)
+            budget -= len(riding)
         if decoding:
-            decoding = [job for job in decoding if self._prepared(job)]
-            counts = self._decode_counts(decoding)
-            wanted = sum(counts)
-            if wanted > self.memory.available:
-                return False
             self._repeats = self._repeats_of(decoding, counts)
             self._place_decodes(decoding, counts)
             budget -= wanted
         prefills = [job for job in free if job.stage is Stage.PREFILL]
-        if prefills:
-            # The oldest goes first, but a long prompt leaves a part of each step to the others.
-            part = max(int(budget * _OTHERS_SHARE), budget - prefills[0].unplaced())
-            left = part
-            for job in sorted(prefills[1:], key=Job.unplaced):
-                left -= self._place_prefill(job, left)
-            left = self._admit(left)
-            budget -= part - left
-            budget -= self._place_prefill(prefills[0], budget)
-        self._admit(budget)
+        going_on = [part.job for part in riding] + decoding
+        spread = self._spread(prefills, going_on, budget)
+        self._slack, budget = budget - spread, spread
+        self._admit(self._go_on_with_prompts(prefills, budget))
         return bool(self._segments)
+
+    def _spread(self, prefills: list[Job], going_on: list[Job], budget: int) -> int:
+        """How many tokens of prompts a step takes; more only to complete one.
+
+        Those that decode want steps anyway, so prompts are spread over these: a step of
+        `SPREAD` tokens costs little more than its share of a longer one, and less than one that
+        only decodes. But those that begin late end late. So there must be many prompts for each
+        step that is wanted, or those that decode must come back with prompts.
+        """
+        if budget <= SPREAD:
+            return budget
+        waiting = self._waiting.first(_WINDOW) if self._others_wait() else []
+        decoding = going_on or prefills or waiting
+        if not decoding:
+            return budget
+        wanted = sum(map(_steps_left, decoding)) / len(decoding)
+        prompts: float = sum(job.unplaced() for job in prefills)
+        if waiting:
+            room = min(len(self._waiting), self._max_running - len(self._running))
+            found = sum(job.unplaced() - self._matched(job) for job in waiting)
+            prompts += found * room / len(waiting)
+        spread = int(prompts / max(wanted, 1))
+        if spread >= SPREAD:
+            return min(budget, spread)
+        return SPREAD if 2 * sum(map(_comes_back, decoding)) >= len(decoding) else budget
+
+    def _go_on_with_prompts(self, prefills: list[Job], budget: int) -> int:
+        """Place prompts of those that run; what is left of the budget.
+
+        Those that wait longest go first, but leave a part of each step to the shortest of the
+        others, and to those that have not begun: a long prompt holds up nobody.
+        """
+        if not prefills:
+            return budget
+        prefills.sort(key=lambda job: job.turn)
+        least = int(budget * _OTHERS_SHARE)
+        first, sizes = 0, 0
+        while first < len(prefills) and sizes < budget - least:
+            sizes += prefills[first].unplaced()
+            first += 1
+        part = max(least, budget - sizes)
+        left = self._admit(part)
+        for job in sorted(prefills[first:], key=Job.unplaced):
+            left -= self._place_prefill(job, left)
+        budget -= part - left
+        for job in prefills[:first]:
+            budget -= self._place_prefill(job, budget)
+        return budget
 
     def _prepared(self, job: Job) -> bool:
         """Whether the job can go on; if not, it has been ended."""
@@ -493,14 +594,16 @@ class Scheduler:
             counts.append(1 + extra)
         return counts
 
+    def _others_wait(self) -> bool:
+        """Whether a request waits that could be admitted."""
+        return bool(self._waiting) and len(self._running) < self._max_running
+
     def _repeats_of(self, decoding: list[Job], counts: list[int]) -> int:
         """How often the runner may repeat the step before a decision is needed.
 
         Only where nobody waits for a place in the next one, and hardly beyond the first end.
         """
-        more = len(decoding) < len(self._running) or (
-            self._waiting and len(self._running) < self._max_running
-        )
+        more = len(decoding) < len(self._running) or self._others_wait()
         if self._most_repeats == 1 or not decoding or more or self._room.short:
             return 1
         return repeats_of(
@@ -510,33 +613,47 @@ class Scheduler:
     def _continuing(self, live: list[_Part], left: int) -> Step | None:
         """A step that goes on from the last of the `left` repeats that are not done yet.
 
-        None if a decision may be needed first: one of those that run ends before, has a constraint
-        or takes part in no step; another waits for a place; memory is short.
+        None if a decision may be needed first: one of those that run has a constraint or takes part
+        in no step; many end before; another waits for a place; memory is short.
         """
-        ends = self._cancelled or self._flights or len(live) != len(self._running)
-        waits = self._waiting and len(self._running) < self._max_running
-        if ends or waits or not live or self._room.short:
+        riding = self._riders(live, left)
+        if not riding or self._flights or self._room.short or len(live) != len(self._running):
             return None
-        repeats = repeats_after(
-            [part.job for part in live], left, self._most_repeats, self._context,
-            self.memory.available,
-        )  # fmt: skip
-        if not repeats:
+        if self._others_wait() or self._cancelled:
             return None
-        self._parts, self._segments, self._repeats = [], [], repeats
-        slots = self.memory.take(repeats * len(live))
-        for nth, part in enumerate(live):
+        if not self._few_end([part.job for part in live], len(riding), left):
+            return None
+        self._parts, self._segments = [], []
+        self._repeats = self._repeats_after(riding, left) if len(riding) == len(live) else 1
+        if self._repeats * len(riding) > self.memory.available:
+            return None
+        self._place_riding(riding, left)
+        return self._launched()
+
+    def _repeats_after(self, live: list[_Part], left: int) -> int:
+        """How often a step may be repeated in which all that run go on; at least once."""
+        jobs = [part.job for part in live]
+        return repeats_after(jobs, left, self._most_repeats, self._context, self.memory.available)
+
+    def _place_riding(self, riding: list[_Part], left: int) -> None:
+        """Place, first in the step, those that go on from a token that is not known yet.
+
+        Args:
+            left: how many draws beyond what is known that token is.
+        """
+        repeats = self._repeats
+        slots = self.memory.take(repeats * len(riding))
+        unknown = np.zeros(1, np.int32)
+        for nth, part in enumerate(riding):
             sequence = part.job.sequence
             start = sequence.placed
             sequence.place(slots[nth * repeats : (nth + 1) * repeats])
-            unknown = np.zeros(1, np.int32)
             segment = part.work.last_segment(
                 unknown, start, sequence.slots[: start + repeats], True
             )
             self._segments.append(replace(segment, position=segment.position + left))
             self._parts.append(_Part(part.job, part.work, nth, nth + 1, sequence.placed, repeats))
-        after = tuple(part.first for part in live)
-        return self._launched(Step(tuple(self._segments), repeats, after))
+        self._after = tuple(part.last - 1 for part in riding)
 
     def _place_decodes(self, decoding: list[Job], counts: list[int]) -> None:
         later = self._repeats - 1
@@ -569,7 +686,10 @@ class Scheduler:
         if not wanted:
             self._complete(job)  # all of it was cached, and nothing is asked about it
             return 0
-        count = min(wanted, budget, self.memory.available)
+        count = min(wanted, self.memory.available)
+        if count > budget + self._slack:
+            count = budget
+        self._slack -= max(count - budget, 0)
         start = sequence.placed
         end = min(start + count, sequence.total)
         if count <= 0 or (end == sequence.total and not self._prepared(job)):
@@ -635,6 +755,7 @@ class Scheduler:
             return False
         self._waiting.admit(job)
         self._move(job, Stage.PREFILL)
+        self._next_turn(job)
         self._running.append(job)
         job.started = job.started or time.monotonic()
         if not job.retracted:
@@ -642,6 +763,10 @@ class Scheduler:
             self.stats.prompt_tokens += sequence.prompt
         self._count_cached(job, 0)
         return True
+
+    def _next_turn(self, job: Job) -> None:
+        job.turn = self._turns
+        self._turns += 1
 
     def _count_cached(self, job: Job, start: int) -> None:
         """Count the prompt tokens from `start` on that were found in the cache."""
@@ -792,6 +917,7 @@ class Scheduler:
             self.memory.begin(sequence, job.match_limit())
         if job.stage is not Stage.PREFILL:
             self._move(job, Stage.PREFILL)
+        self._next_turn(job)
         sequence.append_made(forced)
         self.stats.requests += 1
         if not work.finished:
@@ -845,6 +971,19 @@ class Scheduler:
         if stage not in MOVES[job.stage]:
             raise InternalError(f"a request cannot go from {job.stage.value} to {stage.value}")
         job.stage = stage
+
+
+def _steps_left(job: Job) -> float:
+    """In how many more steps a token is likely to be drawn."""
+    work = job.need_work()
+    if not isinstance(work, GenWork):
+        return 1
+    return work.likely() / (1 + work.constrained)  # then about every other token is forced
+
+
+def _comes_back(job: Job) -> bool:
+    """Whether another request follows the one that runs."""
+    return isinstance(job.request, GenRequest) and job.request.follow is not None
 
 
 def _gain(longest: dict[int, int], job: Job, tokens: int) -> int:

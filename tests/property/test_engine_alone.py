@@ -264,6 +264,7 @@ class EngineMachine(RuleBasedStateMachine):
     ) -> None:
         self.patches = pytest.MonkeyPatch()
         self.patches.setattr(scheduler, "WORTHWHILE", worthwhile)
+        self.patches.setattr(scheduler, "SPREAD", worthwhile)
         self.patches.setattr(engine, "FEW", worthwhile)
         self.runner = kind(SIZE, kv_tokens, CONTEXT, TOKEN_BYTES, EOS, repeats)
         self.core = EngineCore(

@@ -14,10 +14,11 @@ from lmc.constraints import Vocabulary, automaton_of, matcher_of
 from lmc.constraints.tabulating import tabulate
 from lmc.errors import LmcError
 from lmc.params import GenParams
-from lmc.runtime import repeating
+from lmc.runtime import repeating, scheduler
 from lmc.runtime.engine import EngineCore
 from lmc.runtime.fake import FakeRunner
 from lmc.runtime.request import GenRequest, GenResult, Outcome, Sampling, Step, keys_of
+from tests.property.test_engine_alone import Lagging
 from tests.unit.constraints.small_tokenizers import small_vocabulary
 
 PATTERNS = (
@@ -89,7 +90,7 @@ def run(core: EngineCore, requests: list[GenRequest]) -> list[Any]:
 
         core.submit(request, done)
     while core.step():
-        pass
+        core.settle_for_few()
     return found
 
 
@@ -102,8 +103,11 @@ def shown(outcome: GenResult | LmcError) -> Any:
     )  # fmt: skip
 
 
-def engine(vocabulary: Vocabulary, follows: bool, kv: int, repeats: int, tokens: int) -> EngineCore:
-    runner = FakeRunner(
+def engine(
+    vocabulary: Vocabulary, follows: bool, kv: int, repeats: int, tokens: int,
+    kind: type[FakeRunner] = FakeRunner,
+) -> EngineCore:  # fmt: skip
+    runner = kind(
         len(vocabulary), kv, 200, vocabulary.token_bytes, frozenset(vocabulary.eos),
         most_repeats=repeats, follows_states=follows,
     )  # fmt: skip
@@ -122,11 +126,12 @@ def engine(vocabulary: Vocabulary, follows: bool, kv: int, repeats: int, tokens:
     batch_tokens=st.sampled_from([12, 64]),
     worth=st.sampled_from([1, 1, 4]),
     lies=st.none() | st.integers(0, 5),
+    runner=st.sampled_from([FakeRunner, Lagging]),
 )
 @settings(max_examples=60, derandomize=True, deadline=None)
 def test_texts_are_those_of_single_steps(
     requests: list[Any], odd: list[Any], kind: str, kv_tokens: int, repeats: int,
-    batch_tokens: int, worth: int, lies: int | None,
+    batch_tokens: int, worth: int, lies: int | None, runner: type[FakeRunner],
 ) -> None:  # fmt: skip
     requests = requests + odd
     vocabulary = small_vocabulary(kind)
@@ -134,7 +139,8 @@ def test_texts_are_those_of_single_steps(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repeating, "_ROWS_WORTH_A_PASS", worth)
         patch.setattr(repeating, "_LEFT_BEHIND", 2)
-        core = engine(vocabulary, True, kv_tokens, repeats, batch_tokens)
+        patch.setattr(scheduler, "SPREAD", 8)
+        core = engine(vocabulary, True, kv_tokens, repeats, batch_tokens, runner)
         asked = [request_of(one, n, vocabulary) for n, one in enumerate(requests)]
         together = run(core, asked)
     for n, (one, outcome) in enumerate(zip(requests, together, strict=True)):

@@ -26,6 +26,7 @@ from lmc.runtime.sampler import Wish
 
 __all__ = [
     "Answer",
+    "DrawnTokens",
     "Pending",
     "Started",
     "Tables",
@@ -245,6 +246,25 @@ class Pending:
         for (_, i), (ids, logprobs) in zip(wanted, self.tops, strict=True):
             found[i] = tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))
         return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTokens:
+    """Tokens that only the device knows, int32, and the rows that compute them, int64.
+
+    Without `rows` they are those of the first rows.
+    """
+
+    tokens: Tensor
+    rows: Tensor | None = None
+
+    def write(self, tokens: Tensor) -> None:
+        """Write them among the tokens of a step; -1 stands for a row without finite logits."""
+        known = self.tokens.clamp(min=0)
+        if self.rows is None:
+            tokens[: len(known)].copy_(known)
+        else:
+            tokens.index_copy_(0, self.rows, known)
 
 
 def greatest(logits: Tensor, normalizer: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -32,6 +32,7 @@ from lmc.runtime.cuda.attention import StepRows
 from lmc.runtime.cuda.backends import check_device_attention, choose_device_attention
 from lmc.runtime.cuda.flight import (
     Answer,
+    DrawnTokens,
     Pending,
     Started,
     Tables,
@@ -370,21 +371,35 @@ class CudaRunner:
         tables = Tables.of(step)
         slots = self._slots(tables)
         pending: list[Pending] = []
-        given = self._given if step.after else None
+        given: Drawn | None = None
+        goes_on = max(step.after, default=-1) >= 0
+        drawn = self._drawn_before(step, batch) if goes_on else None
         for number in range(step.repeats):
             if number:
                 batch, wanted = next_batch(batch, step, number), wanted.next()
-            if self._group is not None and given is not None:
-                self._group.share(given.tokens)
-            if not number and given is not None:
-                given = given.of(self._to_device(self._rows_drawn[list(step.after)]))
-            one, given = self._launch(batch, wanted, tables.after(number), slots, given)
+            if given is not None:
+                if self._group is not None:
+                    self._group.share(given.tokens)
+                drawn = DrawnTokens(given.tokens)
+            one, given = self._launch(batch, wanted, tables.after(number), slots, given, drawn)
             pending.append(one)
         self._given = given
         self._rows_drawn = np.zeros(len(step.segments), np.int32)
         for place, (segment, _) in enumerate(wanted.segments):
             self._rows_drawn[segment] = place
         return pending
+
+    def _drawn_before(self, step: Step, batch: Batch) -> DrawnTokens:
+        """The tokens of a step that the one started before draws."""
+        assert self._given is not None, "checked"
+        if self._group is not None:
+            self._group.share(self._given.tokens)
+        after = np.array(step.after, np.int32)
+        tokens = self._given.tokens[self._to_device(self._rows_drawn[after[after >= 0]])]
+        if (after >= 0).all():
+            return DrawnTokens(tokens)
+        rows = np.array(batch.first, np.int32)[after >= 0]
+        return DrawnTokens(tokens, self._to_device(rows).long())
 
     def _slots(self, tables: Tables) -> Tensor:
         """The slots of all segments, on the device."""
@@ -396,17 +411,18 @@ class CudaRunner:
 
     def _launch(
         self, batch: Batch, wanted: Wanted, tables: Tables, slots: Tensor, given: Drawn | None,
+        drawn_before: DrawnTokens | None,
     ) -> tuple[Pending, Drawn | None]:  # fmt: skip
         """Put one pass into the device's queue.
 
         Args:
-            given: of the pass that this one repeats; its tokens are computed, not the batch's.
+            given: of the pass that this one repeats.
+            drawn_before: tokens that are computed in place of the batch's.
         """
         if self._group is not None and self._group.shard.rank > 0:
-            return self._launch_beside(batch, wanted, tables, slots, given)
+            return self._launch_beside(batch, wanted, tables, slots, drawn_before)
         rows_wanted = self._to_device(wanted.rows)
-        tokens = None if given is None else given.tokens
-        trimmed = self._forward(batch, tables, slots, tokens, rows_wanted)
+        trimmed = self._forward(batch, tables, slots, drawn_before, rows_wanted)
         # While the device computes: masks are packed, and all copies are made.
         states: IntArray | None = None
         wishes: Sequence[Wish | None] = wanted.wishes
@@ -443,12 +459,12 @@ class CudaRunner:
         return pending, Drawn.joined(drawn)
 
     def _launch_beside(
-        self, batch: Batch, wanted: Wanted, tables: Tables, slots: Tensor, given: Drawn | None,
+        self, batch: Batch, wanted: Wanted, tables: Tables, slots: Tensor,
+        drawn_before: DrawnTokens | None,
     ) -> tuple[Pending, Drawn | None]:  # fmt: skip
         """The same of another part than the first, which draws the tokens."""
         rows = self._to_device(wanted.rows)
-        tokens = None if given is None else given.tokens
-        if self._forward(batch, tables, slots, tokens, rows):
+        if self._forward(batch, tables, slots, drawn_before, rows):
             rows = self._model.first_rows(0, len(rows))
         for at in range(0, len(rows), LOGIT_ROWS):
             self._model.logits(rows[at : at + LOGIT_ROWS], self._logits)
@@ -465,8 +481,9 @@ class CudaRunner:
         return target
 
     def _forward(
-        self, batch: Batch, tables: Tables, slots: Tensor, tokens: Tensor | None, wanted: Tensor
-    ) -> bool:
+        self, batch: Batch, tables: Tables, slots: Tensor, drawn: DrawnTokens | None,
+        wanted: Tensor,
+    ) -> bool:  # fmt: skip
         """Compute the rows; whether the `wanted` ones are the first ones then."""
         start = time.perf_counter()
         rows = batch.rows
@@ -478,15 +495,15 @@ class CudaRunner:
                 graph = self._graph(bucket, wide=bool(len(division.wide)))
             if division is not None and graph is not None:
                 self.seconds["plan"] += time.perf_counter() - start
-                self._replay(graph, batch, division, tokens)
+                self._replay(graph, batch, division, drawn)
                 return False
         layout = RowLayout(rows)
         fields = layout.fields(self._numbers)
         array, tensor = self._staging.piece(layout.size)
         layout.fill(array, batch.tokens, batch.positions, batch.slots, self.kv_tokens)
         self._numbers[: layout.size].copy_(tensor, non_blocking=True)
-        if tokens is not None:
-            fields.tokens.copy_(tokens.clamp(min=0))
+        if drawn is not None:
+            drawn.write(fields.tokens)
         attend = self._attention.plan(StepRows(tables, slots, fields.positions), self._staging)
         self.seconds["plan"] += time.perf_counter() - start
         trims = 2 * len(wanted) <= rows
@@ -507,15 +524,15 @@ class CudaRunner:
         return self._graphs[key]
 
     def _replay(
-        self, graph: _Graph, batch: Batch, division: Division, tokens: Tensor | None
+        self, graph: _Graph, batch: Batch, division: Division, drawn: DrawnTokens | None
     ) -> None:
         """Compute a small step by a captured graph."""
         array, tensor = self._staging.piece(len(graph.buffer))
         graph.rows.fill(array, batch.tokens, batch.positions, batch.slots, self.kv_tokens)
         graph.units.fill(array[graph.rows.size :], division)
         graph.buffer.copy_(tensor, non_blocking=True)
-        if tokens is not None:  # -1 stands for a row without finite logits
-            graph.fields.tokens[: len(tokens)].copy_(tokens.clamp(min=0))
+        if drawn is not None:
+            drawn.write(graph.fields.tokens)
         graph.graph.replay()
 
     def _capture(self, bucket: int, wide: bool) -> _Graph:
@@ -563,10 +580,11 @@ class CudaRunner:
                 )
             if s.targets and len(s.targets) != count:
                 raise InternalError(f"segment {i} has {len(s.targets)} rows of targets")
-            if (step.repeats > 1 or step.after) and (s.sample is None or s.targets):
+            unknown = bool(step.after) and step.after[i] >= 0
+            if (step.repeats > 1 or unknown) and (s.sample is None or s.targets):
                 raise InternalError(f"segment {i} of a repeated step does not draw a token")
-            if step.after and count > 1:
-                raise InternalError(f"segment {i} of a repeated step does not draw one token")
+            if unknown and (count > 1 or s.state is not None):
+                raise InternalError(f"segment {i} cannot go on from a token that is not known")
             last = max(last, len(s.slots))
         known = len(self._rows_drawn) if self._given is not None else 0
         if step.after and max(step.after) >= known:

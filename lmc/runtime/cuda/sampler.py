@@ -43,11 +43,6 @@ class Drawn:
     normalizers: Tensor
     states: Tensor
 
-    def of(self, rows: Tensor) -> Drawn:
-        """What was given for some of the rows; only tokens and states."""
-        states = self.states[rows] if len(self.states) else self.states
-        return Drawn(self.tokens[rows], self.logprobs, self.normalizers, states)
-
     @staticmethod
     def joined(parts: Sequence[Drawn]) -> Drawn | None:
         """All rows of several parts; None if there are none."""

@@ -1014,7 +1014,8 @@ def test_while_a_device_computes_the_next_prompts_are_given_to_it() -> None:
     assert not bench.results
     runner.done = True
     bench.run()
-    assert [len(step.segments) for step in runner.seen[:2]] == [2, 2], "the second begins elsewhere"
+    assert [len(step.segments) for step in runner.seen[:2]] == [2, 3], "the second begins elsewhere"
+    assert runner.seen[1].after == (0, -1, -1), "and who draws in the first goes on in it"
     alone = Bench()
     for n in range(4):
         alone.ask(str(n), gen(prompt(n, 10), max_tokens=3))
@@ -1040,7 +1041,7 @@ def test_few_prompts_do_not_wait_if_nothing_else_is_to_be_done(
     monkeypatch.setattr("lmc.runtime.engine.FEW", 5)
     bench, runner = busy()
     core = bench.core
-    bench.ask("one", gen(prompt(0, 10), max_tokens=3))
+    bench.ask("one", gen(prompt(0, 10), max_tokens=3, top_logprobs=1))  # waits for its token
     core.step()
     bench.ask("two", gen(prompt(1, 4), max_tokens=3))
     core.settle_for_few()
@@ -1061,7 +1062,7 @@ def test_few_prompts_without_memory_are_looked_for_once(monkeypatch: pytest.Monk
     monkeypatch.setattr("lmc.runtime.engine.FEW", 5)
     bench, runner = busy(24)
     core = bench.core
-    bench.ask("one", gen(prompt(0, 16), max_tokens=3))
+    bench.ask("one", gen(prompt(0, 16), max_tokens=1))
     core.step()
     bench.ask("two", gen(prompt(1, 7), max_tokens=3))
     core.settle_for_few()
@@ -1126,7 +1127,7 @@ def test_who_took_over_entries_of_a_step_that_fails_computes_them_again() -> Non
     bench.ask("cached", PrefillRequest(keys_of(shared, made=False)))
     bench.run()
     runner.done = False
-    bench.ask("first", gen(shared, 4))
+    bench.ask("first", gen(shared, 4, top_logprobs=1))  # so it does not ride in the second step
     bench.core.step()
     bench.core.forget()  # the last token, which nobody leases
     bench.ask("second", gen(shared + prompt(1, 12), 1))

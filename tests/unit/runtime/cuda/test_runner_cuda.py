@@ -237,6 +237,43 @@ def test_a_step_goes_on_from_draws_that_only_the_device_knows(device: str) -> No
     assert got == [known, *expected]
     with pytest.raises(InternalError, match="fewer segments"):
         gpu.run(replace(decodes([0], [0], 4, 1), after=(2,)))
+    with pytest.raises(InternalError, match="a token that is not known"):
+        gpu.run(replace(Step((first[0],)), after=(0,)))
+
+
+def test_a_step_goes_on_from_draws_beside_tokens_that_are_known(device: str) -> None:
+    """A prompt, a row that goes on from the step before, a row that does not, and again."""
+    gpu = make("llama", device)
+    slots = some_slots(400, seed=3, pool=POOL)
+    known = np.array([7, 9, 11], np.int32)
+
+    def prompt(n: int) -> Segment:
+        return sequence("llama", 10 + n, n, slots[100 * n : 100 * n + 10 + n]).piece(10 + n)
+
+    def decode(n: int, token: int, ahead: int = 0) -> Segment:
+        start = 10 + n + ahead
+        return Segment(
+            np.array([token], np.int32), start, slots[100 * n : 100 * n + start + 1], True,
+            sample=Sampling(temperature=1.0, seed=5, draw=n), position=1 + ahead,
+        )  # fmt: skip
+
+    def told(drawn: list[tuple[int, ...]]) -> list[Step]:
+        """The steps, with the tokens drawn as far as they are known."""
+        one = drawn[0][1] if drawn else 0
+        new, next_one = (drawn[1][0], drawn[1][1]) if len(drawn) > 1 else (0, 0)
+        return [
+            Step((prompt(0), prompt(1))),
+            Step((prompt(2), decode(1, one), decode(0, known[0])), after=(-1, 1, -1)),
+            Step((decode(1, next_one, 1), decode(2, new)), after=(1, 0)),
+        ]
+
+    expected: list[tuple[int, ...]] = []
+    for nth in range(3):
+        expected.append(gpu.run(replace(told(expected)[nth], after=())).tokens)
+    flights = [gpu.start(step) for step in told([])[:2]]
+    got = [flight.outcome().tokens for flight in flights]
+    got.append(gpu.start(told([])[2]).outcome().tokens)
+    assert got == expected
 
 
 def table_of(vocabulary: int) -> TokenClasses:
