@@ -233,9 +233,13 @@ class EngineCore:
             return False
         if self._scheduler.short_of_memory:
             return False
-        if not self._settled:
-            return self._scheduler.has_prompts(self._half)
-        return self._scheduler.goes_on() or self._scheduler.has_prompts(min(FEW, self._half))
+        scheduler = self._scheduler
+        if self._settled:
+            found = scheduler.goes_on() or scheduler.has_prompts(min(FEW, self._half))
+        else:
+            found = scheduler.has_prompts(self._half)
+        self._looked_ahead = not found
+        return found
 
     def settle_for_few(self) -> None:
         """Start a second step for less, as nothing else is to be done until a step ends.
