@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 from lmc.batch import refused
 from lmc.driver import Options
 from lmc.errors import Cancelled
-from lmc.frontend.arguments import flatten
+from lmc.frontend.arguments import flatten, unflatten
 from lmc.frontend.eager import run_eagerly
+from lmc.frontend.owning import own
 from lmc.frontend.sharing import Shared
 
 if TYPE_CHECKING:
@@ -121,14 +122,14 @@ class CompiledJob(PlanJob):
         from lmc.runtime.planned_rows import RowSpec
 
         program = self.program
-        arguments = program.arguments(given)
-        flat = flatten(arguments)
+        flat = flatten(program.arguments(given))
         compiled = program.compiled_for(flat, self._shared, self.options, self.outside)
         with self.options.applied():
             context = contextvars.copy_context()  # of the caller, for what the program itself runs
 
         def resume(row: EagerRow, calls: list[KnownCall], tools: list[Any]) -> None:
-            context.run(run_eagerly, program.function, row, arguments, calls, tools, program.where)
+            again = unflatten(flat, flat.texts.__getitem__)  # the row as it was when it was given
+            context.run(run_eagerly, program.function, row, again, calls, tools, program.where)
 
         return RowSpec(
             compiled.plan,
@@ -173,7 +174,7 @@ class EagerJob:
         feed: Feed | None = None,
     ) -> Callable[[], None]:
         program = self._program
-        arguments = program.arguments(given)
+        arguments = own(program.arguments(given))  # now: whoever gave them may change them later
         stream = None
         if feed is not None:
             from lmc.runtime.row_stream import RowStream

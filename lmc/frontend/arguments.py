@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmc.errors import Location, UsageError
-from lmc.frontend.variables import copied
+from lmc.frontend.owning import own_values
 
 __all__ = ["Arguments", "Path", "bind", "flatten", "unflatten"]
 
@@ -30,7 +30,8 @@ class Arguments:
         template: JSON text of the tree, texts replaced by `{"$": n}`.
         texts: the texts, in order.
         paths: where each text lies.
-        opaque: static values that JSON cannot hold, kept by identity; `template` names them.
+        opaque: static values that JSON cannot hold, as copies of the row's own where they can be
+            copied, else kept by identity; `template` names them.
     """
 
     template: str
@@ -78,11 +79,13 @@ def _flatten(arguments: Mapping[str, object]) -> Arguments:
         return {"opaque": f"{type(value).__name__} {len(opaque) - 1}"}
 
     tree = {"dict": [[name, walk(value, (name,))] for name, value in arguments.items()]}
-    return Arguments(json.dumps(tree), tuple(texts), tuple(paths), tuple(opaque))
+    held = own_values(tuple(opaque)) if opaque else ()
+    return Arguments(json.dumps(tree), tuple(texts), tuple(paths), held)
 
 
 def unflatten(arguments: Arguments, leaf: Callable[[int], Any]) -> dict[str, Any]:
-    """The arguments again, with `leaf(n)` in the place of text n."""
+    """The arguments again, with `leaf(n)` in the place of text n; the caller may change them."""
+    opaque = own_values(arguments.opaque) if arguments.opaque else ()
 
     def build(node: Any) -> Any:
         if isinstance(node, list):
@@ -93,7 +96,7 @@ def unflatten(arguments: Arguments, leaf: Callable[[int], Any]) -> dict[str, Any
             if "tuple" in node:
                 return tuple(build(item) for item in node["tuple"])
             if "opaque" in node:
-                return copied(arguments.opaque[int(node["opaque"].rpartition(" ")[2])])
+                return opaque[int(node["opaque"].rpartition(" ")[2])]
             return {key: build(item) for key, item in node["dict"]}
         return node
 

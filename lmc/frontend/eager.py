@@ -113,7 +113,7 @@ def run_eagerly(
     Args:
         function: takes a state and the arguments.
         row: takes the instructions.
-        arguments: by name; lists and the like are copied, as what a program changes is its own.
+        arguments: by name; the program may change them, so they are this run's own.
         known: results of the first model calls, in program order.
         tools: results of the first tools, in program order.
         where: file and line of the function.
@@ -122,7 +122,7 @@ def run_eagerly(
     state = State(recorder, recorder.start(where), fusion_of_run())
     try:
         with recording(recorder):
-            value = function(state, **{name: copied(given) for name, given in arguments.items()})
+            value = function(state, **arguments)
         if inspect.isawaitable(value) or inspect.isgenerator(value):
             raise RunError(
                 "the program is a coroutine or a generator and did not run",
