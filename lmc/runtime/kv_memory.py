@@ -4,7 +4,7 @@ Owns        the pool and the cache. The slots of a sequence are its own from `ta
             the cache's under its lease.
 Promises    a slot is in one place: free, held by one sequence, or held by the cache.
 Costs       an array operation or two a call; eviction as the cache says.
-Not here    which sequence gets memory, and when (`scheduler`).
+Not here    which sequence gets memory, and when (`admission`, `placing`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from lmc.runtime.sequence import TokenSequence
 from lmc.runtime.stats import EngineStats
 
 __all__ = ["KVMemory"]
+
+_NO_SLOTS: IntArray = np.empty(0, np.int32)
 
 
 class KVMemory:
@@ -129,7 +131,7 @@ class KVMemory:
         self.pool.give(sequence.slots[end : sequence.placed])
         sequence.computed = sequence.placed = end
 
-    def let_go(self, sequence: TokenSequence, end: int, others: IntArray) -> None:
+    def let_go(self, sequence: TokenSequence, end: int, others: IntArray = _NO_SLOTS) -> None:
         """Take a sequence's slots: the cache gets what is computed up to `end`.
 
         Args:

@@ -8,7 +8,7 @@ Promises    a slot under a lease is never evicted; the prefixes held are closed 
             of one prefix one copy is kept.
 Costs       acquire and insert: one array comparison an edge; evict: O(log edges) a leaf let go;
             release: O(edges of the path).
-Not here    which slots are free (`kv_pool`), who runs next (`scheduler`), any tensor.
+Not here    which slots are free (`kv_pool`), who runs next (`admission`), any tensor.
 Source      Zheng et al., SGLang, arXiv:2312.07104, section 3, RadixAttention.
 
 Victims go leaf first, in this order: dead by the plan (`mark_dead`); then those of whose next use

@@ -5,7 +5,7 @@ there are no slots for more tokens. What is computed for a request beyond its en
 
 Promises    numbers only; nothing is changed.
 Costs       O(requests), and sorting them.
-Not here    whether anybody waits for a place in the next step (`scheduler`).
+Not here    whether anybody waits for a place in the next step (`composing`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lmc.constraints import automaton_of
 from lmc.errors import Cancelled, CapacityError, RunError
 from lmc.params import GenParams
-from lmc.runtime import engine, scheduler
+from lmc.runtime import composing, engine, scheduler
 from lmc.runtime.device_memory import DeviceMemoryError
 from lmc.runtime.engine import EngineCore, Handle
 from lmc.runtime.fake import FakeRunner
@@ -264,7 +264,7 @@ class EngineMachine(RuleBasedStateMachine):
     ) -> None:
         self.patches = pytest.MonkeyPatch()
         self.patches.setattr(scheduler, "WORTHWHILE", worthwhile)
-        self.patches.setattr(scheduler, "SPREAD", worthwhile)
+        self.patches.setattr(composing, "SPREAD", worthwhile)
         self.patches.setattr(engine, "FEW", worthwhile)
         self.runner = kind(SIZE, kv_tokens, CONTEXT, TOKEN_BYTES, EOS, repeats)
         self.core = EngineCore(

@@ -14,7 +14,7 @@ from lmc.constraints import Vocabulary, automaton_of, matcher_of
 from lmc.constraints.tabulating import tabulate
 from lmc.errors import LmcError
 from lmc.params import GenParams
-from lmc.runtime import repeating, scheduler
+from lmc.runtime import composing, repeating
 from lmc.runtime.engine import EngineCore
 from lmc.runtime.fake import FakeRunner
 from lmc.runtime.request import GenRequest, GenResult, Outcome, Sampling, Step, keys_of
@@ -139,7 +139,7 @@ def test_texts_are_those_of_single_steps(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repeating, "_ROWS_WORTH_A_PASS", worth)
         patch.setattr(repeating, "_LEFT_BEHIND", 2)
-        patch.setattr(scheduler, "SPREAD", 8)
+        patch.setattr(composing, "SPREAD", 8)
         core = engine(vocabulary, True, kv_tokens, repeats, batch_tokens, runner)
         asked = [request_of(one, n, vocabulary) for n, one in enumerate(requests)]
         together = run(core, asked)

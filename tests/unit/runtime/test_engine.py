@@ -966,7 +966,7 @@ def test_where_memory_is_short_a_step_is_not_tried_after_everyone_that_goes_on(
     make, tried = scheduler.next, []
 
     def no_room() -> Step | None:
-        if not scheduler._finished:
+        if not scheduler._queues.finished:
             return make()
         tried.append(len(two.events))
         return None

@@ -117,7 +117,7 @@ def test_where_nothing_is_open_the_other_run_would_be_the_same(
 def test_repeats_on_a_device_are_reckoned_with() -> None:
     with lmc.Engine("fake", kv_tokens=700) as engine:
         engine.core.runner.most_repeats = 8
-        engine.core._scheduler._most_repeats = 8
+        engine.core._scheduler._composer._most_repeats = 8
         prediction, measured = predicted_and_measured(talk, TALKS, engine)
     assert prediction.exact
     assert prediction.least == measured

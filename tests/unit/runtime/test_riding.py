@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lmc.errors import RunError
-from lmc.runtime import scheduler
+from lmc.runtime import composing
 from lmc.runtime.device_memory import DeviceMemoryError
 from lmc.runtime.engine import EngineCore
 from lmc.runtime.request import GenRequest, GenResult, Step, keys_of
@@ -269,7 +269,7 @@ def test_prompts_are_spread_over_the_steps_of_those_that_decode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No text is cut, and hardly a step is without one."""
-    monkeypatch.setattr(scheduler, "SPREAD", 10)
+    monkeypatch.setattr(composing, "SPREAD", 10)
     _, device = talk([[10, 10, 10]] * 8, made=4, most=80)
     texts = [[len(s.tokens) for s in step.segments if len(s.tokens) > 1] for step in device.seen]
     assert {size for sizes in texts for size in sizes} == {10}, "none in two parts"
@@ -281,7 +281,7 @@ def test_those_that_do_not_come_back_take_all_prompts_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those that begin late end late: nothing is won."""
-    monkeypatch.setattr(scheduler, "SPREAD", 10)
+    monkeypatch.setattr(composing, "SPREAD", 10)
     bench, device = bench_of(4000, max_batch_tokens=80)
     begin(bench, [20])
     for number in range(1, 7):
