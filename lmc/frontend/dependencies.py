@@ -2,8 +2,8 @@
 
 A trace is kept and used again, so it must be found by everything that it depends on. `snapshot`
 gives that as one value, which changes when one of them changes. Containers, the objects of the
-user's own classes, and what is named of the user's own modules are read through; objects of
-libraries count by identity, since nobody can know what of them a program reads.
+user's own classes, and what is named of the user's own modules and classes are read through;
+objects of libraries count by identity, since nobody can know what of them a program reads.
 """
 
 from __future__ import annotations
@@ -12,26 +12,40 @@ import enum
 import functools
 import sys
 import types
+from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
 from lmc.frontend.location import is_library, is_own
 from lmc.frontend.tools import Tool
 
-__all__ = ["fixed", "snapshot"]
+__all__ = ["SHARED", "Same", "Snapshot", "fixed", "snapshot"]
+
+Snapshot = tuple[object, ...]
+"""Names, each before what it stands for."""
+
+SHARED = "(shared)"
+"""Stands in a snapshot for the name of an object that is shared."""
 
 _PLAIN = (str, int, float, bool, complex, bytes, type(None), type(Ellipsis), type(NotImplemented))
+_CONTAINERS = (list, tuple, set, frozenset, dict, deque, defaultdict, OrderedDict, Counter)
+_HOLDERS = (UserDict, UserList, types.SimpleNamespace)  # of libraries, but read through
 _MOST_ITEMS = 20_000  # read of containers in one snapshot; what is beyond counts by identity
 
 
-def snapshot(function: Callable[..., Any]) -> tuple[object, ...]:
+def snapshot(function: Callable[..., Any], shared: tuple[object, ...] = ()) -> Snapshot:
     """A hashable value of all that a function reads from outside, its helpers included.
+
+    With `shared`, of these objects, too.
 
     Costs microseconds a name and as much again for each item of the containers it reads.
     """
     found: list[object] = []
+    reader = _Reader(found)
     try:
-        _Reader(found).function(function)
+        reader.function(function)
+        for held in shared:
+            reader.named(SHARED, held, ())
     except RecursionError:  # too deep to read: equal to no other snapshot
         found.append(object())
     return tuple(found)
@@ -43,7 +57,7 @@ def fixed(value: object) -> bool:
     return isinstance(value, kinds)
 
 
-class _Same:
+class Same:
     """An object that equals only itself; held, so that its place in memory is no other's."""
 
     __slots__ = ("value",)
@@ -52,7 +66,7 @@ class _Same:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is _Same and other.value is self.value
+        return type(other) is Same and other.value is self.value
 
     def __hash__(self) -> int:
         return id(self.value)
@@ -71,7 +85,7 @@ class _Reader:
             self.owner(function.__self__)
             function = function.__func__
         if type(function) is not types.FunctionType or id(function) in self._seen:
-            self._found.append(_Same(function))
+            self._found.append(Same(function))
             return
         code = function.__code__
         self._seen.add(id(function))
@@ -88,6 +102,9 @@ class _Reader:
                 self.named(name, cell.cell_contents, names)
             except ValueError:  # not set yet
                 self._found.append((name, "empty"))
+        for name, held in list(function.__dict__.items()):
+            if not name.startswith("__"):
+                self.named(name, held, ())
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.value(default)
 
@@ -101,10 +118,19 @@ class _Reader:
                 if inner in value.__dict__:
                     self.named(inner, value.__dict__[inner], names)
             self._seen.discard(id(value))  # another function may read more of it
+        elif isinstance(value, type) and id(value) not in self._seen and not _fixed_class(value):
+            self._seen.add(id(value))
+            for cls in value.__mro__:
+                for inner in names:
+                    if inner in cls.__dict__ and not _library(sys.modules.get(cls.__module__)):
+                        held = cls.__dict__[inner]
+                        of_class = isinstance(held, (classmethod, staticmethod))
+                        self.named(inner, held.__func__ if of_class else held, names)
+            self._seen.discard(id(value))
 
     def owner(self, owner: Any) -> None:
         """Add what a method may read of its object, or of its class: the attributes."""
-        self._found.append(_Same(owner))
+        self._found.append(Same(owner))
         classes = (owner if isinstance(owner, type) else type(owner)).__mro__
         for cls in classes:
             slots = cls.__dict__.get("__slots__", ())
@@ -130,16 +156,14 @@ class _Reader:
     def value(self, value: Any) -> None:
         if type(value) in _PLAIN:
             self._found.append((type(value), value))
-        elif type(value) in (list, tuple, set, frozenset, dict) and self._reads(value):
-            if type(value) is dict:
-                value = [part for pair in list(value.items()) for part in pair]
-            items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else list(value)
-            for item in items:
-                self.value(item)
+        elif type(value) in _CONTAINERS:
+            self.items(value)
+        elif type(value) is bytearray:
+            self._found.append((bytearray, bytes(value)))
         elif isinstance(value, (types.FunctionType, types.MethodType)):
             self.function(value)
         elif isinstance(value, Tool):  # what a tool reads is of no concern to a trace
-            self._found.append(_Same(value))
+            self._found.append(Same(value))
         elif isinstance(
             held := getattr(value, "function", None), (types.FunctionType, types.MethodType)
         ):
@@ -148,12 +172,24 @@ class _Reader:
         elif (
             fixed(value)
             or id(value) in self._seen
-            or _library(sys.modules.get(type(value).__module__))
+            or (_library(sys.modules.get(type(value).__module__)) and type(value) not in _HOLDERS)
         ):
-            self._found.append(_Same(value))
+            self._found.append(Same(value))
         else:
             self._seen.add(id(value))
             self.owner(value)
+            if isinstance(value, _CONTAINERS):
+                self.items(value)
+
+    def items(self, container: Any) -> None:
+        """Add what a container holds, if that is not too much."""
+        if not self._reads(container):
+            return
+        held = container
+        if isinstance(container, dict):
+            held = [part for pair in list(container.items()) for part in pair]
+        for item in sorted(held, key=repr) if isinstance(held, (set, frozenset)) else list(held):
+            self.value(item)
 
     def _reads(self, container: Any) -> bool:
         """Whether to read the items of a container; notes what kind and size it has."""
@@ -163,6 +199,11 @@ class _Reader:
         self._containers.add(id(container))
         self._items += len(container)
         return True
+
+
+def _fixed_class(cls: type) -> bool:
+    """Whether a class is none of the user's, or one whose attributes are what they are."""
+    return issubclass(cls, enum.Enum) or _library(sys.modules.get(cls.__module__))
 
 
 def _library(module: types.ModuleType | None) -> bool:

@@ -19,6 +19,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import random
 import sys
 import types
 from collections import Counter, OrderedDict, UserDict, UserList, UserString, defaultdict, deque
@@ -38,7 +39,7 @@ _LISTS = (list, deque, bytearray)
 _DICTS = (defaultdict, OrderedDict, Counter, dict)  # before the classes that they are made of
 _SETS = (set, frozenset)
 _PYTHONS = (UserDict, UserList, UserString, types.SimpleNamespace)  # their state is a `__dict__`
-_WITHOUT_STATE = ("typing", "abc", "collections.abc", "pydantic.main")  # or where it is seen
+_WITHOUT_STATE = ("typing", "abc", "collections.abc", "pydantic.main", "pydantic.root_model")
 _ANNOTATIONS = ("__annotations__", "__annotate__", "__annotate_func__")
 _TO_BE_CLOSED = ("__del__", "__enter__", "__aenter__")
 
@@ -132,11 +133,12 @@ def _shell(value: Any, kind: type, memo: Memo) -> Any:
     base = _base(kind)
     if base in _DICTS:
         put = OrderedDict.__setitem__ if base is OrderedDict else dict.__setitem__
-        items = OrderedDict.items if base is OrderedDict else dict.items
-        for key, held in list(items(value)):
+        pairs = OrderedDict.items if base is OrderedDict else dict.items
+        for key, held in list(pairs(value)):
             put(made, _owned(key, memo), _owned(held, memo))
     elif base is list or base is deque:
-        base.extend(made, [_owned(item, memo) for item in base.__iter__(value)])
+        items = base.__iter__(value)
+        base.extend(made, [i if type(i) in _PLAIN else _owned(i, memo) for i in items])
     elif base is set:
         set.update(made, [_owned(item, memo) for item in set.__iter__(value)])
     return made
@@ -165,6 +167,8 @@ def _way(kind: type) -> str:
     """How objects of a class are taken: "shell", "hook" (by their own method) or "shared"."""
     if kind in (*_LISTS, *_DICTS, *_SETS, *_PYTHONS):
         return "shell"
+    if kind is random.Random:
+        return "hook"
     if kind is object or issubclass(kind, (type, enum.Enum)) or not _is_data(kind):
         return "shared"
     for cls in kind.__mro__:

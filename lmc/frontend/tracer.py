@@ -31,6 +31,7 @@ from lmc.frontend.eager import joins
 from lmc.frontend.fusing import fusion_of_run
 from lmc.frontend.knowledge import MAX_TEXTS, Knowledge
 from lmc.frontend.location import here, in_library, of_traceback, unwatched
+from lmc.frontend.outside import Outside, refusal
 from lmc.frontend.rewrite import rewritten, unread
 from lmc.frontend.symbolic import NeedsValue, Text, TextList, Unknown, is_symbolic
 from lmc.frontend.symbolic_numbers import Bool, Float, Int
@@ -95,6 +96,7 @@ class _Tracer:
         arguments: Arguments,
         source: Location | None,
     ) -> None:
+        self._as_written = function
         self._function = rewritten(function)
         self._unread = unread(function, self._function)
         self._name = name
@@ -110,15 +112,23 @@ class _Tracer:
         self._paths = 0
         self._nodes = 0
         self._over = False
+        self._steady = True  # so far, runs of the same way were alike
         self._tools: dict[Hashable, tuple[str, Tool]] = {}
 
     # ------------------------------------------------------------------------- all ways
 
     def trace(self) -> Program:
+        outside = Outside(self._as_written, self._arguments.opaque)
+        ways: list[list[bool]] = []
         try:
             while self._todo:
                 self._paths += 1
                 self._run(self._todo.pop())
+                ways.append(self._decisions)
+                if len(ways) == 1:
+                    outside.look()
+            outside.look()
+            self._check_unchanged(outside, ways)
         finally:
             self._over = True
         return Program(
@@ -130,6 +140,19 @@ class _Tracer:
             source=self._source,
             tools=dict(self._tools.values()),
         )
+
+    def _check_unchanged(self, outside: Outside, ways: Sequence[list[bool]]) -> None:
+        """Refuse a program that changes what lies outside of it, each time or seen by itself."""
+        what = outside.change() or (None if self._steady else outside.used_up())
+        if what is None:
+            return
+        for decisions in ways[1:]:  # the first way has been the last one, too
+            self._run(decisions)
+            outside.look()
+            if (again := outside.last_change()) is not None:
+                raise refusal(again, self._source)
+        if not self._steady:
+            raise refusal(what, self._source)
 
     def _run(self, decisions: list[bool]) -> None:
         """Follow one way: `decisions` first, then always the first one."""
@@ -214,6 +237,7 @@ class _Tracer:
         way.end, way.end_at = Resume(calls, cut.reason, tools), cut.at
 
     def _unstable(self) -> NoReturn:
+        self._steady = False
         self.need("the program did something else when it was traced again")
 
     # ------------------------------------------------------------------------- one way

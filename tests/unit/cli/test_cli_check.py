@@ -34,14 +34,16 @@ def test_an_effect_is_found_with_its_place(invoke: Invoke, write: Write) -> None
     write(
         "p.py",
         """
+        import functools
         import itertools
         import lmc
 
-        calls = itertools.count()  # no two runs are told the same number, whenever they happen
+        # no two runs are told the same number, whenever they happen; nobody looks into a partial
+        calls = functools.partial(next, itertools.count())
 
         @lmc.jit
         def p(s, word: str):
-            number = next(calls)
+            number = calls()
             s += f"{word} "
             s += lmc.gen("a", 5)
             if word == "two":
@@ -65,16 +67,18 @@ def test_an_error_that_comes_one_way_only(invoke: Invoke, write: Write) -> None:
     write(
         "p.py",
         """
+        import array
         import lmc
 
-        runs = []
+        runs = array.array("i")  # which is changed unnoticed
 
         @lmc.jit
         def p(s, word: str):
-            runs.append(word)
+            runs.append(1)
+            words = [word]
             s += word
             s += lmc.gen("a", 5)
-            if not isinstance(runs[-1], lmc.frontend.symbolic.Text) and len(runs) > 2:
+            if not isinstance(words[-1], lmc.frontend.symbolic.Text) and len(runs) > 2:
                 raise ValueError("once too often")
         """,
     )
@@ -86,9 +90,10 @@ def test_values_of_another_kind(invoke: Invoke, write: Write) -> None:
     write(
         "p.py",
         """
+        import array
         import lmc
 
-        runs = []
+        runs = array.array("i")
 
         @lmc.jit
         def p(s, word: str):
@@ -139,7 +144,8 @@ def test_several_files_and_all_programs_in_them(invoke: Invoke, write: Write) ->
 
 
 def test_a_difference_in_one_file_does_not_hide_the_others(invoke: Invoke, write: Write) -> None:
-    write("calls.py", "import lmc\ncalls = [0]\n\n@lmc.jit\ndef bad(s):\n    calls[0] += 1\n"
+    write("calls.py", "import array\nimport lmc\ncalls = array.array('i', [0])\n\n"
+          "@lmc.jit\ndef bad(s):\n    calls[0] += 1\n"
           "    s += f'{calls[0]}' + lmc.gen('a', 2)\n")  # fmt: skip
     write("p.py", GOOD)
     result = invoke("check", "calls.py", "p.py", "--model", "fake", code=1)
