@@ -105,6 +105,17 @@ def _owned(value: Any, memo: Memo) -> Any:
         same = all(a is b for a, b in zip(value, items, strict=True))
         # it may hold itself, by way of a list
         return memo.setdefault(id(value), value if same else kind(items))
+    if kind is list:  # these two as any others below, but there are many of them
+        made: Any = []
+        memo[id(value)] = made
+        made += [item if type(item) in _PLAIN else _owned(item, memo) for item in value]
+        return made
+    if kind is dict:
+        made = {}
+        memo[id(value)] = made
+        for key, held in list(value.items()):
+            made[_owned(key, memo)] = held if type(held) in _PLAIN else _owned(held, memo)
+        return made
     if kind is types.MethodType:
         return types.MethodType(value.__func__, _owned(value.__self__, memo))
     way = _way(kind)
