@@ -195,6 +195,11 @@ _ADVICE = (
     ("vote() with", "vote with texts"),
     ("the number of branches to wait for", "give join(k=...) a number that is known"),
     ("another program", "call it as program.call(s, ...), with a prompt of its own in this run"),
+    (
+        "lies outside of it",
+        "return what it finds, or keep it in a variable (s.set); change other "
+        "things in a tool (@lmc.tool), which runs once",
+    ),
     ("something else", "depend on the arguments alone: no random numbers, time or outside state"),
     ("regular expression", "let the model match it: gen(regex=...), or select() among choices"),
     ("int()", "compare texts instead, as in s['x'] == '3', or select() among the numbers"),

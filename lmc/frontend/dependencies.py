@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import enum
 import functools
+import random
 import sys
 import types
 from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
+from lmc.frontend import putting
 from lmc.frontend.location import is_library, is_own
 from lmc.frontend.tools import Tool
 
@@ -33,15 +35,20 @@ _HOLDERS = (UserDict, UserList, types.SimpleNamespace)  # of libraries, but read
 _MOST_ITEMS = 20_000  # read of containers in one snapshot; what is beyond counts by identity
 
 
-def snapshot(function: Callable[..., Any], shared: tuple[object, ...] = ()) -> Snapshot:
+def snapshot(
+    function: Callable[..., Any],
+    shared: tuple[object, ...] = (),
+    undo: list[Callable[[], None]] | None = None,
+) -> Snapshot:
     """A hashable value of all that a function reads from outside, its helpers included.
 
-    With `shared`, of these objects, too.
+    With `shared`, of these objects, too. To `undo` is added what puts all of it back as it is now;
+    to be called in reverse order.
 
     Costs microseconds a name and as much again for each item of the containers it reads.
     """
     found: list[object] = []
-    reader = _Reader(found)
+    reader = _Reader(found, undo)
     try:
         reader.function(function)
         for held in shared:
@@ -73,10 +80,12 @@ class Same:
 
 
 class _Reader:
-    def __init__(self, found: list[object]) -> None:
+    def __init__(self, found: list[object], undo: list[Callable[[], None]] | None = None) -> None:
         self._found = found
+        self._undo = undo
         self._seen: set[int] = set()
         self._containers: set[int] = set()  # so that one that holds itself is read once
+        self._holders: set[int] = set()  # objects, and classes, whose attributes were read
         self._items = 0
 
     def function(self, function: object) -> None:
@@ -96,12 +105,15 @@ class _Reader:
         space, names = function.__globals__, _names(code)
         for name in names:
             if name in space:
+                self._keep(putting.name, space, name, space[name])
                 self.named(name, space[name], names)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             try:
+                self._keep(putting.cell, cell, cell.cell_contents)
                 self.named(name, cell.cell_contents, names)
             except ValueError:  # not set yet
                 self._found.append((name, "empty"))
+        self._keep(putting.attributes, function, dict(function.__dict__))
         for name, held in list(function.__dict__.items()):
             if not name.startswith("__"):
                 self.named(name, held, ())
@@ -116,6 +128,7 @@ class _Reader:
             self._seen.add(id(value))
             for inner in names:
                 if inner in value.__dict__:
+                    self._keep(putting.name, value.__dict__, inner, value.__dict__[inner])
                     self.named(inner, value.__dict__[inner], names)
             self._seen.discard(id(value))  # another function may read more of it
         elif isinstance(value, type) and id(value) not in self._seen and not _fixed_class(value):
@@ -124,6 +137,7 @@ class _Reader:
                 for inner in names:
                     if inner in cls.__dict__ and not _library(sys.modules.get(cls.__module__)):
                         held = cls.__dict__[inner]
+                        self._keep(putting.attribute, cls, inner, held)
                         of_class = isinstance(held, (classmethod, staticmethod))
                         self.named(inner, held.__func__ if of_class else held, names)
             self._seen.discard(id(value))
@@ -136,18 +150,20 @@ class _Reader:
             slots = cls.__dict__.get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
                 if not isinstance(owner, type) and hasattr(owner, name):
+                    self._keep(putting.attribute, owner, name, getattr(owner, name))
                     self._found.append(name)
                     self.value(getattr(owner, name))
         for holder in (owner, *classes):
             held = getattr(holder, "__dict__", None)
-            if held is None or id(holder) in self._containers:
+            if held is None or id(holder) in self._holders:
                 continue
             if isinstance(holder, type) and _library(sys.modules.get(holder.__module__)):
                 continue
             if self._items + len(held) > _MOST_ITEMS:
                 continue
-            self._containers.add(id(holder))
+            self._holders.add(id(holder))
             self._items += len(held)
+            self._keep(putting.attributes, holder, dict(held))
             for name, value in list(held.items()):
                 if not (name.startswith("__") and name.endswith("__")):
                     self._found.append(name)
@@ -159,6 +175,7 @@ class _Reader:
         elif type(value) in _CONTAINERS:
             self.items(value)
         elif type(value) is bytearray:
+            self._keep(putting.items, value, bytes(value))
             self._found.append((bytearray, bytes(value)))
         elif isinstance(value, (types.FunctionType, types.MethodType)):
             self.function(value)
@@ -175,6 +192,10 @@ class _Reader:
             or (_library(sys.modules.get(type(value).__module__)) and type(value) not in _HOLDERS)
         ):
             self._found.append(Same(value))
+            if type(value) is random.Random:
+                state = value.getstate()
+                self._keep(value.setstate, state)
+                self._found.append(state)
         else:
             self._seen.add(id(value))
             self.owner(value)
@@ -198,7 +219,15 @@ class _Reader:
             return False
         self._containers.add(id(container))
         self._items += len(container)
+        if not isinstance(container, (tuple, frozenset)):
+            held = dict.items(container) if isinstance(container, dict) else container
+            self._keep(putting.items, container, list(held))
         return True
+
+    def _keep(self, put: Callable[..., None], *what: object) -> None:
+        """Note how to put something back as it is now."""
+        if self._undo is not None:
+            self._undo.append(functools.partial(put, *what))
 
 
 def _fixed_class(cls: type) -> bool:

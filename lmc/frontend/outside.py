@@ -1,7 +1,8 @@
-"""Programs that change what they read from outside: noticed while they are traced, and refused.
+"""Programs that change what they read from outside: noticed while they are traced.
 
 A traced program runs more often than it would eagerly. If it counts its runs in a global, say, the
-graph has a count that no eager run would have met.
+graph has a count that no eager run would have met. Such a program is no graph: what its traces have
+changed is put back, and it runs eagerly.
 
 Owns        what was outside before, between and after the runs of one program.
 Promises    what is made once and then kept, as in a cache, is let through, if runs before and after
@@ -12,7 +13,6 @@ Costs       a snapshot each time it looks. What cannot be looked into is not not
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -29,7 +29,8 @@ class Outside:
     def __init__(self, function: Callable[..., Any], shared: tuple[object, ...]) -> None:
         self._function = function
         self._shared = shared
-        self._seen = [snapshot(function, shared)]
+        self._undo: list[Callable[[], None]] = []
+        self._seen = [snapshot(function, shared, self._undo)]
 
     def look(self) -> None:
         """Note how it is now."""
@@ -39,15 +40,19 @@ class Outside:
         """What has changed while it was looked at, in words."""
         return next(filter(None, (_difference(a, b) for a, b in pairwise(self._seen))), None)
 
+    def put_back(self) -> None:
+        """Make all of it what it was at first, unless somebody else has changed it since."""
+        if snapshot(self._function, self._shared) == self._seen[-1]:
+            for put in reversed(self._undo):
+                put()
+
     def used_up(self) -> str | None:
-        """What each run leaves behind otherwise, unseen: an iterator, say, in words."""
+        """What each run leaves behind otherwise, unseen, and cannot be put back: an iterator."""
         name = SHARED
         for part in self._seen[-1]:
             if type(part) is str:
                 name = part
-            if type(part) is Same and (
-                hasattr(type(part.value), "__next__") or isinstance(part.value, random.Random)
-            ):
+            if type(part) is Same and hasattr(type(part.value), "__next__"):
                 return _words(name)
         return None
 
@@ -57,13 +62,13 @@ class Outside:
 
 
 def refusal(what: str, source: Location | None) -> TraceError:
-    """The error of a program that changes what lies outside of it."""
+    """The error of a program that uses up what lies outside of it."""
     return TraceError(
-        f"the program changes {what}, which lies outside of it, and runs more than once while it is"
+        f"the program uses up {what}, which lies outside of it, and runs more than once while it is"
         " compiled",
         source,
-        hint="return what it finds, or keep it in a variable (s.set); change other things in a tool"
-        " (@lmc.tool), which runs once; or run the program eagerly",
+        hint="pass a list, or call what gives the next one in a tool (@lmc.tool), which runs once;"
+        " or run the program eagerly",
     )
 
 

@@ -142,17 +142,26 @@ class _Tracer:
         )
 
     def _check_unchanged(self, outside: Outside, ways: Sequence[list[bool]]) -> None:
-        """Refuse a program that changes what lies outside of it, each time or seen by itself."""
-        what = outside.change() or (None if self._steady else outside.used_up())
+        """A program that changes what lies outside of it runs eagerly, from its beginning on."""
+        what = outside.change()
         if what is None:
+            if not self._steady and (used := outside.used_up()) is not None:
+                raise refusal(used, self._source)
             return
+        steady = self._steady
         for decisions in ways[1:]:  # the first way has been the last one, too
             self._run(decisions)
             outside.look()
             if (again := outside.last_change()) is not None:
-                raise refusal(again, self._source)
-        if not self._steady:
-            raise refusal(what, self._source)
+                what, steady = again, False
+                break
+        if steady:  # it was made once, and is kept
+            return
+        outside.put_back()
+        root, reason = self._root, f"the program changes {what}, which lies outside of it"
+        del root.nodes[1:]
+        root.branch = None
+        root.end, root.end_at = Resume((), reason), self._source
 
     def _run(self, decisions: list[bool]) -> None:
         """Follow one way: `decisions` first, then always the first one."""

@@ -126,7 +126,12 @@ def test_choices_are_just_these_texts() -> None:
 
 @pytest.mark.parametrize(
     ("source", "problem"),
-    [("abc", "a list"), ([], "no choices"), ([1], "not int"), (["\ud800"], "no valid text")],
+    [
+        ("abc", "a list"),
+        ([], "no choices"),
+        ([1], "a choice is 1, which is no text"),
+        (["\ud800"], "no valid text"),
+    ],
 )
 def test_choices_that_are_none_are_refused(source: object, problem: str) -> None:
     with pytest.raises(ConstraintError, match=problem):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import json
 import re
 from collections import UserString
@@ -357,15 +358,19 @@ def test_a_failed_model_call_may_be_caught(fake: lmc.Engine) -> None:
 
 
 def test_values_kept_outside_of_a_program_are_refused(fake: lmc.Engine) -> None:
+    """In a list they are taken out again; where nobody looks, they say what they are."""
+    told: list[Any] = []
     kept: list[Any] = []
+    keep = functools.partial(kept.append)
 
     @lmc.jit
     def keeps(s: State, x: str) -> None:
-        kept.append(x)
+        told.append(x)
+        keep(x)
         s += x
 
-    with pytest.raises(LmcError, match="the program changes `kept`"):
-        keeps.compile()
+    keeps.compile()
+    assert told == []
     with pytest.raises(LmcError, match="used after it had been traced"):
         bool(kept[0] == "a")
     old = list(kept)
