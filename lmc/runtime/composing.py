@@ -26,10 +26,12 @@ from lmc.runtime.repeating import ends, repeats_after, repeats_of, rides
 from lmc.runtime.request import GenRequest, Step
 from lmc.runtime.work import GenWork
 
-__all__ = ["SPREAD", "Composer"]
+__all__ = ["MANY", "SPREAD", "Composer"]
 
 SPREAD = 2048
 """Prompt tokens at least of a step, where they are spread over the steps of those that decode."""
+MANY = 32
+"""Requests from which on a step in which they decode takes more than what a step more costs."""
 _OTHERS_SHARE = 0.25  # of a step, for those that came after a long prompt
 _ENDS_SHARE = 0.25  # of those that run may end with a step before the next one is given
 
@@ -157,21 +159,23 @@ class Composer:
         Those that decode want steps anyway, so prompts are spread over these: a step of
         `SPREAD` tokens costs little more than its share of a longer one, and less than one that
         only decodes. But those that begin late end late. So there must be many prompts for each
-        step that is wanted, or those that decode must come back with prompts.
+        step that is wanted, or those that decode must come back with prompts; and none so long that
+        it fills steps by itself.
         """
         queues = self._queues
         if budget <= SPREAD:
             return budget
         waiting = self._admission.candidates()
+        room = min(len(queues.waiting), queues.max_running - len(queues.running)) if waiting else 0
         decoding = going_on or prefills or waiting
-        if not decoding:
+        if not decoding or len(queues.running) + room < MANY:
             return budget
+        sizes = [job.unplaced() for job in prefills]
+        waiting_sizes = [job.unplaced() - self._admission.matched(job) for job in waiting]
+        if max((*sizes, *waiting_sizes), default=0) > budget:
+            return budget
+        prompts = sum(sizes) + sum(waiting_sizes) * room / max(len(waiting), 1)
         wanted = sum(map(_steps_left, decoding)) / len(decoding)
-        prompts: float = sum(job.unplaced() for job in prefills)
-        if waiting:
-            room = min(len(queues.waiting), queues.max_running - len(queues.running))
-            found = sum(job.unplaced() - self._admission.matched(job) for job in waiting)
-            prompts += found * room / len(waiting)
         spread = int(prompts / max(wanted, 1))
         if spread >= SPREAD:
             return min(budget, spread)
@@ -203,9 +207,8 @@ class Composer:
     def _decode_counts(self, decoding: list[Job]) -> list[int]:
         """How many of its newest tokens each computes: at least one, forced runs as far as fits."""
         queues = self._queues
-        spare = max(
-            0, queues.room.tokens - len(queues.running)
-        )  # one is kept for each prefill, too
+        # one is kept for each prefill, too
+        spare = max(0, queues.room.tokens - len(queues.running))
         counts: list[int] = []
         for job in decoding:
             extra = min(job.sequence.total - job.sequence.placed - 1, spare)

@@ -265,6 +265,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.patches = pytest.MonkeyPatch()
         self.patches.setattr(scheduler, "WORTHWHILE", worthwhile)
         self.patches.setattr(composing, "SPREAD", worthwhile)
+        self.patches.setattr(composing, "MANY", 2)
         self.patches.setattr(engine, "FEW", worthwhile)
         self.runner = kind(SIZE, kv_tokens, CONTEXT, TOKEN_BYTES, EOS, repeats)
         self.core = EngineCore(

@@ -140,6 +140,7 @@ def test_texts_are_those_of_single_steps(
         patch.setattr(repeating, "_ROWS_WORTH_A_PASS", worth)
         patch.setattr(repeating, "_LEFT_BEHIND", 2)
         patch.setattr(composing, "SPREAD", 8)
+        patch.setattr(composing, "MANY", 2)
         core = engine(vocabulary, True, kv_tokens, repeats, batch_tokens, runner)
         asked = [request_of(one, n, vocabulary) for n, one in enumerate(requests)]
         together = run(core, asked)

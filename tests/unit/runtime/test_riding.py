@@ -270,6 +270,7 @@ def test_prompts_are_spread_over_the_steps_of_those_that_decode(
 ) -> None:
     """No text is cut, and hardly a step is without one."""
     monkeypatch.setattr(composing, "SPREAD", 10)
+    monkeypatch.setattr(composing, "MANY", 2)
     _, device = talk([[10, 10, 10]] * 8, made=4, most=80)
     texts = [[len(s.tokens) for s in step.segments if len(s.tokens) > 1] for step in device.seen]
     assert {size for sizes in texts for size in sizes} == {10}, "none in two parts"
@@ -282,6 +283,7 @@ def test_those_that_do_not_come_back_take_all_prompts_at_once(
 ) -> None:
     """Those that begin late end late: nothing is won."""
     monkeypatch.setattr(composing, "SPREAD", 10)
+    monkeypatch.setattr(composing, "MANY", 2)
     bench, device = bench_of(4000, max_batch_tokens=80)
     begin(bench, [20])
     for number in range(1, 7):
@@ -289,6 +291,16 @@ def test_those_that_do_not_come_back_take_all_prompts_at_once(
     bench.core.step()
     end(bench, device)
     assert [len(step.segments) for step in device.seen[:2]] == [1, 7]
+
+
+@pytest.mark.parametrize(("rows", "length"), [(3, 10), (8, 90)])
+def test_prompts_of_few_rows_or_long_ones_are_not_spread(
+    rows: int, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(composing, "SPREAD", 10)
+    monkeypatch.setattr(composing, "MANY", 4)
+    _, device = talk([[length, 10]] * rows, made=4, most=80)
+    assert sum(len(s.tokens) for s in device.seen[0].segments) == min(rows * length, 80)
 
 
 def test_nobody_is_left_behind_for_shorter_prompts() -> None:
