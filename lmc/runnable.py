@@ -206,7 +206,7 @@ class Runnable(ABC):
         eager: bool = False,
         seed: int | None = None,
         deadline: float | None = None,
-        progress: bool = False,
+        progress: bool = True,
         on_error: str = "record",
         max_errors: int | None = None,
         ordered: bool = True,
@@ -217,7 +217,7 @@ class Runnable(ABC):
 
         Args:
             rows: each a dictionary of arguments.
-            progress: show a bar on a terminal.
+            progress: show a bar if standard error is a terminal.
             on_error: "record" keeps the error of a row in its result, and the others go on; with
                 "raise" the first one is raised.
             max_errors: raise when more rows than this failed.

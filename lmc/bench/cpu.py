@@ -318,7 +318,7 @@ def _workload(work: Workload, engine: Engine, peer: _Peer | None, repeats: int) 
     def mine() -> None:
         engine.core.forget()
         before = dataclasses.replace(engine.stats)
-        results = work.program.run_batch(list(work.rows), engine=engine)
+        results = work.program.run_batch(list(work.rows), engine=engine, progress=False)
         for result in results:
             if result.error is not None:
                 raise result.error

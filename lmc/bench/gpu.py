@@ -174,7 +174,7 @@ def _program(shape: Shape, engine: Engine, words: Sequence[str], scale: float) -
         before, spent = engine.stats.to_json(), dict(runner.seconds)
 
         def call() -> None:
-            for result in shape.program.run_batch(rows, engine=engine):
+            for result in shape.program.run_batch(rows, engine=engine, progress=False):
                 if result.error is not None:
                     raise result.error
 

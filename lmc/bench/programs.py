@@ -218,7 +218,7 @@ def _run(way: _Way, work: Measured, engine: Engine, *, keep: bool) -> list[str]:
     engine.core.forget()
     before = dataclasses.replace(engine.stats)
     cpu, wall = time.process_time(), time.perf_counter()
-    results = way.program.run_batch(list(work.rows), engine=engine, eager=way.eager)
+    results = way.program.run_batch(list(work.rows), engine=engine, eager=way.eager, progress=False)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     for result in results:
         if result.error is not None:
