@@ -1,7 +1,7 @@
-"""Putting things back as they were: each function changes nothing that is so already.
+"""Putting things back as they were: what a program changes outside of itself while it is traced.
 
-What a program changes outside of itself while it is traced is put back with these. Objects are told
-apart by identity, since to compare may run a program of the user's.
+Objects are told apart by identity, since to compare may run a program of the user's. Names,
+attributes and dictionaries that are as they were are not written to.
 """
 
 from __future__ import annotations

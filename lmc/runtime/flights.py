@@ -7,8 +7,8 @@ Costs       O(jobs in the steps under way) where a step starts or ends.
 Not here    which steps there are (`composing`), what came of them (`scheduler`).
 
 Two steps under way. While a device computes one step, another is given, of requests that take no
-part in the first: where many prompts wait, the device then never waits for this. Steps are done in
-the order in which they were given, so the second may read what the first writes.
+part in the first, and of those that continue it: the device then never waits for this. Steps are
+done in the order in which they were given, so the second may read what the first writes.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -238,6 +239,8 @@ class Turns:
 
     def __init__(self, bench: Bench, number: int, texts: list[int], made: int) -> None:
         self.left, self.number, self.made = list(texts), number, made
+        self.bench = bench
+        self.ends: list[int] = []  # of its turns, but for the last: after so many steps
         bench.ask(str(number), self.next(keys_of([], made=False)))
 
     def next(self, before: np.ndarray) -> GenRequest:
@@ -249,20 +252,20 @@ class Turns:
         return request
 
     def follow(self, request: GenRequest, result: GenResult) -> GenRequest:
+        self.ends.append(len(self.bench.runner.seen))
         return self.next(np.concatenate((request.keys, keys_of(result.tokens, made=True))))
 
 
-def talk(texts: list[list[int]], made: int, most: int) -> tuple[Bench, Device]:
+def talk(texts: list[list[int]], made: int, most: int) -> tuple[list[Turns], Device]:
     """Rows of several turns, while two steps are under way wherever that can be."""
     bench, device = bench_of(4000, max_batch_tokens=most)
-    for number, lengths in enumerate(texts):
-        Turns(bench, number, lengths, made)
+    rows = [Turns(bench, number, lengths, made) for number, lengths in enumerate(texts)]
     while bench.core.has_work:
         device.done = len(bench.core._flights) > 1 or not settled(bench)
         bench.core.step()
         device.done = False
     assert len(bench.results) == len(texts)
-    return bench, device
+    return rows, device
 
 
 def test_prompts_are_spread_over_the_steps_of_those_that_decode(
@@ -303,9 +306,12 @@ def test_prompts_of_few_rows_or_long_ones_are_not_spread(
     assert sum(len(s.tokens) for s in device.seen[0].segments) == min(rows * length, 80)
 
 
-def test_nobody_is_left_behind_for_shorter_prompts() -> None:
-    """There is always a row whose text is shorter."""
-    texts = [[10] * 4 for _ in range(9)]
-    texts[5] = [11] * 4
-    bench, _ = talk(texts, made=2, most=20)
-    assert bench.order.index("5") < 8, "others end after it"
+@pytest.mark.parametrize("longer", [5, 8])
+def test_nobody_is_left_behind_for_shorter_prompts(longer: int) -> None:
+    """There is always a row whose text is shorter, or that has begun before."""
+    texts = [[10] * 6 for _ in range(9)]
+    texts[longer] = [11] * 6
+    rows, _ = talk(texts, made=2, most=20)
+    turns = [after - before for row in rows for before, after in pairwise(row.ends)]
+    assert len(turns) == 9 * 4
+    assert max(turns) <= 7, "all texts of a turn fill five steps, and two are for what is made"
