@@ -277,11 +277,11 @@ def test_a_step_goes_on_from_draws_beside_tokens_that_are_known(device: str) -> 
 
 
 def table_of(vocabulary: int) -> TokenClasses:
-    """Odd and even tokens in turn, and after three of them token 7, twice."""
+    """Odd and even tokens in turn, and after three 7, twice, though others are allowed."""
     class_of = np.where(np.arange(vocabulary) == 7, 3, 1 + np.arange(vocabulary) % 2)
     table = np.full((5, 4), NEVER, np.int32)
     table[0, [2, 3]], table[1, 1], table[2, [2, 3]] = 1, 2, 3
-    table[3, 3], table[4, 3] = 4, 0
+    table[3, [2, 3]], table[4, [1, 3]] = 4, 0
     forced = np.array([-1, -1, -1, 7, 7], np.int32)
     return TokenClasses(class_of.astype(np.int16), table, forced, forced, {})
 
